@@ -13,7 +13,7 @@ from holdfast.core.ports import Ports
 from holdfast.flows import acquire as acquiring
 from holdfast.stores.quorum import nodes as quorum_nodes
 from holdfast.stores.quorum import store as quorum_store
-from holdfast.stores.quorum.late_replies import Late
+from holdfast.stores.quorum.late_replies import LateVotes
 from holdfast.stores.quorum.store import QuorumStore
 
 
@@ -24,7 +24,7 @@ def half_of_the_nodes_are_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_grant_counts_from_its_last_answer(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks how long a majority took to answer, and the lease is as old as the last answer."""
+    """The time of the answers is not checked, and the lease counts from the last answer."""
     ask = acquiring.try_once
 
     async def once(ports: Ports, *args: Any) -> Any:
@@ -36,12 +36,12 @@ def a_grant_counts_from_its_last_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def votes_of_a_lost_election_are_kept(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is outvoted goes away and leaves its votes where they are, in everybody's way."""
+    """An outvoted caller leaves its votes at the nodes, where they block every caller."""
 
     async def nothing(*_: object) -> bool:
         return True
 
-    patch.setattr(QuorumStore, "_give_back", nothing)
+    patch.setattr(QuorumStore, "_release_votes", nothing)
 
 
 def one_node_renews_a_lease(patch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def one_node_renews_a_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_highest_fence_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
-    """The highest number that any voter gave is the fence, and nobody makes sure that a majority knows it."""
+    """The highest number that any voter gave is the fence, and no step makes sure that a majority knows it."""
 
     def highest(fences: Iterable[int], nodes: int) -> int | None:
         return max(fences, default=None)
@@ -65,5 +65,5 @@ def the_highest_fence_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def votes_that_come_late_are_kept(patch: pytest.MonkeyPatch) -> None:
-    """A vote that comes when its lease was given back stays at the node until its TTL is over."""
-    patch.setattr(Late, "over", lambda self, token: False)
+    """A vote that comes when its lease was released stays at the node until its TTL is over."""
+    patch.setattr(LateVotes, "over", lambda self, token: None)

@@ -25,8 +25,8 @@ from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.leases.lock_spec import LockSettings
 from holdfast.stores.memory.store import CAPABILITIES
 from holdfast.stores.quorum.engine import quorum_capabilities
-from holdfast.stores.quorum.fan_out import LoopCrew
-from holdfast.stores.quorum.late_replies import Memory
+from holdfast.stores.quorum.fan_out import LoopRunner
+from holdfast.stores.quorum.late_replies import QuorumMemory
 from holdfast.stores.quorum.nodes import Nodes
 from holdfast.stores.quorum.store import QuorumStore
 from holdfast.testing.simclock import SimClock
@@ -59,12 +59,14 @@ class QuorumSession(Session):
 class SimQuorumStore(SimStore):
     """One connection of one host to all nodes: the real store, and a record of what it answers."""
 
-    def __init__(self, scene: QuorumScene, host: str, clock: SimClock, shy_until_ns: list[int], memory: Memory) -> None:
+    def __init__(
+        self, scene: QuorumScene, host: str, clock: SimClock, slow_until_ns: list[int], memory: QuorumMemory
+    ) -> None:
         world = scene.world
         self._parts = [SimStore(world.network, server, host) for server in world.servers]
         super().__init__(world.network, world.server, host)
         self._scene = scene
-        nodes = Nodes(self._parts, LoopCrew(), clock, shy_until_ns, world.swarm.hedge_ns)
+        nodes = Nodes(self._parts, LoopRunner(), clock, slow_until_ns, world.swarm.hedge_ns)
         self._quorum = QuorumStore(nodes, clock, self.capabilities, memory)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -149,9 +151,9 @@ class SimQuorumEngine(SimEngine):
 
     def __init__(self, scene: QuorumScene, host: str, clock: SimClock) -> None:
         super().__init__(scene.world.network, scene.world.server, host)
-        shy_until_ns, memory = [0] * len(scene.world.servers), Memory()
-        self._blocking = SimQuorumStore(scene, host, clock, shy_until_ns, memory)
-        self._asynchronous = SimQuorumStore(scene, host, clock, shy_until_ns, memory)
+        slow_until_ns, memory = [0] * len(scene.world.servers), QuorumMemory()
+        self._blocking = SimQuorumStore(scene, host, clock, slow_until_ns, memory)
+        self._asynchronous = SimQuorumStore(scene, host, clock, slow_until_ns, memory)
         self._know_the_same()
 
     @property

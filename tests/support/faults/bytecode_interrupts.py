@@ -12,9 +12,10 @@ Left out is the beginning of the normal end of a `with` block (three constants a
 there would skip `__exit__`. CPython looks for signals after calls, at the start of functions and at backward jumps, so
 it never delivers one there, and no Python code could be safe if it did. The same holds for the bytecode that returns a
 value, which is outside of every `try` around it, and for those that follow in the caller until it calls something or
-jumps back: a call of Python code is not a call of C, and its end is no place for signals. And for a NOP, which the
-compiler may put between a `with` and the `try` inside it, where an exception would pass by both. The first bytecode
-*inside* an `__exit__` that is written in Python is not left out: there signals are delivered.
+jumps back: a call of Python code is not a call of C, and its end is no place for signals. A call of a class is a call
+of C: a signal may be delivered after its `__init__` and before the object is assigned, so this place is struck as well.
+A NOP is left out, which the compiler may put between a `with` and the `try` inside it, where an exception would pass by
+both. The first bytecode *inside* an `__exit__` that is written in Python is not left out: there signals are delivered.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ WAYS = 3  # that are written down; what they have in common has to be reached ag
 TRIES = 5  # to come to a bytecode again; what hangs on other threads does not happen each time
 MISSED = 0.05  # the most of these that may not be reached again
 
+MADE = -2  # in place of the offset: `__init__` has returned, and the object is not assigned yet
+RETURNS = {code for name, code in dis.opmap.items() if name.startswith("RETURN_") and name != "RETURN_GENERATOR"}
 PLACES = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "JUMP_BACKWARD"))}  # for signals
 
 Strike = Callable[[], None]
@@ -117,6 +120,8 @@ class Tracer:
             self._returned = False
         elif event == "return":
             if self._calls:
+                if _makes(frame):
+                    self.executes((self._calls[-1], MADE), frame, True)
                 self._calls.pop()
             self._returned = True
         elif event == "opcode" and self._calls:
@@ -170,6 +175,15 @@ class At(Tracer):
             if self._left == 0:
                 self.where = f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno} +{frame.f_lasti}"
                 self._strike()
+
+
+def _makes(frame: FrameType) -> bool:
+    """Whether this is the end of an `__init__` that was called for a class, and not by the one of a subclass."""
+    code, caller = frame.f_code, frame.f_back
+    if code.co_name != "__init__" or caller is None or code.co_code[frame.f_lasti] not in RETURNS:
+        return False
+    names = caller.f_code.co_varnames
+    return not names or caller.f_locals.get(names[0]) is not frame.f_locals[code.co_varnames[0]]
 
 
 @cache

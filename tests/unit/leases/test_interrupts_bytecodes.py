@@ -25,6 +25,8 @@ from holdfast.leases.sync.lock import Lock
 from holdfast.runtime.renewer import Orphan
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.timer_thread import TimerThread
+from holdfast.stores.memory.store import MemoryEngine, MemoryTable
+from holdfast.stores.quorum.engine import QuorumEngine, QuorumStore
 from holdfast.types import MS, NS, Ask, Grant
 from support.faults.bytecode_interrupts import Tracer, every, raise_interrupted
 from support.servers.redis import RedisServer, redis_executables, start_redis
@@ -106,9 +108,27 @@ def check(locks: holdfast.Locks, where: str) -> None:
     pool = getattr(locks.engine.blocking, "_driver", None)
     if pool is not None:
         until(f"a connection is missing after an interrupt at {where}", lambda: whole(pool.statistics()))
+    check_nodes(locks, where)
     lease = locks.lock("k", ttl=60).try_acquire()
     assert lease is not None, f"the lock cannot be acquired after an interrupt at {where}"
     assert lease.release()
+
+
+def check_nodes(locks: holdfast.Locks, where: str) -> None:
+    """No node of a quorum has a vote for the key, no request is counted as under way, and no thread is missing."""
+    store: Any = locks.engine.blocking
+    if not isinstance(store, QuorumStore):
+        return
+    nodes: Any = store._nodes
+    until(
+        f"a node still has a vote after an interrupt at {where}",
+        lambda: not any(run_now(node.inspect("k", NS)) for node in nodes.stores),
+    )
+    until(f"a vote counts as under way after an interrupt at {where}", lambda: not len(store._late))
+    until(
+        f"a thread of a node is missing after an interrupt at {where}",
+        lambda: all(each._idle == len(each._threads) for each in nodes.runner._nodes),
+    )
 
 
 def check_renewal(locks: holdfast.Locks) -> None:
@@ -227,11 +247,23 @@ def redis(request: pytest.FixtureRequest) -> str:
     return f"{server.url}?prefix={space}:&namespace=aux-{space}"
 
 
+def quorum(request: pytest.FixtureRequest) -> str:
+    """Three nodes in memory. No node counts as slow, so that each attempt takes the same way."""
+    tables = [MemoryTable() for _ in range(3)]
+
+    def engine(_: str | None) -> QuorumEngine:
+        return QuorumEngine([MemoryEngine(table) for table in tables], hedge_ns=round(SECONDS * NS))
+
+    request.getfixturevalue("monkeypatch").setattr("holdfast.leases.connect.open_engine", engine)
+    return "memory://"
+
+
 NEEDS_REDIS = [pytest.mark.server, pytest.mark.skipif(not redis_executables(), reason="no redis-server")]
 STORES = [
     pytest.param(memory, id="memory"),
     pytest.param(sqlite, id="sqlite"),
     pytest.param(redis, id="redis", marks=NEEDS_REDIS),
+    pytest.param(quorum, id="quorum"),
 ]
 
 
@@ -346,6 +378,9 @@ def shut(locks: holdfast.Locks) -> list[str]:
     pool = getattr(locks.engine.blocking, "_driver", None)
     if pool is not None and pool.statistics()["open"]:
         found.append("connections")
+    if isinstance(locks.engine, QuorumEngine):
+        runner: Any = locks.engine.blocking._nodes.runner
+        found += [thread.name for node in runner._nodes for thread in node._threads]
     file = getattr(locks.engine, "_file", None)
     if file is not None and file._connection is not None:
         found.append("file")

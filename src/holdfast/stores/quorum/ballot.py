@@ -1,10 +1,10 @@
-"""One question to the nodes of a quorum: who was asked, what came back, and what becomes of what comes later.
+"""One request to the nodes of a quorum: which were asked, their answers, and the handling of late answers.
 
 The caller waits until it has enough answers, closes the ballot and goes on; the nodes that have not answered by then
-are not waited for. Their late answers are passed to `afterwards`, on the job that asked them: there a late grant of a
-lost election is released, and a node that has lost a lease gets it again.
+are not waited for. `afterwards` handles answers in the job that asked the node: there a late grant of a lost election
+is released, and a node that has lost a lease gets it again.
 
-Colour-free: it knows jobs and a signal (`quorum_crew`). Casting is safe from any thread.
+The same for sync and asyncio: it knows jobs and a signal (`fan_out`). `cast` is safe from any thread.
 """
 
 from __future__ import annotations
@@ -24,37 +24,39 @@ Afterwards: TypeAlias = Callable[[int, T | BackendError], Awaitable[None]]
 
 
 class Ballot(Generic[T]):
-    """The answers to one question."""
+    """The answers to one request."""
 
-    def __init__(self, signal: Signal, enough: Callable[[Answers[T]], bool]) -> None:
+    def __init__(
+        self, signal: Signal, enough: Callable[[Answers[T]], bool], afterwards: Afterwards[T] | None = None
+    ) -> None:
+        """`afterwards` gets every answer, after it was counted or came too late."""
         self.signal = signal
         self.answers: dict[int, T | BackendError] = {}
         self.asked: dict[int, object] = {}  # node -> its job
         self.broken: Exception | None = None  # a bug, or input that a node refuses: nothing that a vote could be
         self._enough = enough
         self._mutex = Mutex()
-        self._afterwards: Afterwards[T] | None = None
+        self._afterwards = afterwards
         self._closed = False
 
     def cast(self, node: int, answer: T | BackendError) -> Afterwards[T] | None:
-        """A node has answered. Returns what is to be done with the answer if the ballot is closed."""
+        """Count a node's answer, unless the ballot is closed. Returns what is to be done with it then."""
         with self._mutex:
-            if self._closed:
-                return self._afterwards
-            self.answers[node] = answer
-            if self._enough(self.answers):
-                self.signal.set()
-        return None
+            if not self._closed:
+                self.answers[node] = answer
+                if self._enough(self.answers):
+                    self.signal.set()
+            return self._afterwards
 
     def so_far(self) -> dict[int, T | BackendError]:
-        """What was cast until now. More may come, until the ballot is closed."""
+        """The answers until now. More may come, until the ballot is closed."""
         with self._mutex:
             if self.broken is not None:
                 raise self.broken
             return dict(self.answers)
 
     def wait_for(self, nodes: Iterable[int]) -> bool:
-        """Look out for the answers of these as well. False: they are all there."""
+        """Wait for the answers of these as well. False: they are all there."""
         with self._mutex:
             missing = [node for node in nodes if node not in self.answers]
             self._enough = lambda answers: all(node in answers for node in missing)
@@ -67,10 +69,12 @@ class Ballot(Generic[T]):
         self.broken = error
         self.signal.set()
 
-    def close(self, afterwards: Afterwards[T] | None = None) -> Answers[T]:
-        """Count no more. What was cast until now is the result; what comes later goes to `afterwards`."""
+    def close(self, late: Afterwards[T] | None = None) -> Answers[T]:
+        """Count no more. The answers until now are the result; `late` gets those that come later."""
         with self._mutex:
-            self._closed, self._afterwards = True, afterwards
+            self._closed = True
+            if late is not None:
+                self._afterwards = late
         if self.broken is not None:
             raise self.broken
         return self.answers
@@ -82,7 +86,7 @@ class Ballot(Generic[T]):
 
 
 def vote_of(answer: Grant | Busy | BackendError) -> Vote:
-    """What the answer to an acquire is worth."""
+    """The vote that is the answer to an acquire."""
     if isinstance(answer, Grant):
         return Vote.YES
     if isinstance(answer, Busy):
@@ -91,16 +95,16 @@ def vote_of(answer: Grant | Busy | BackendError) -> Vote:
 
 
 def failure(error: BackendError) -> Vote:
-    """What it is worth when a node did not do its part."""
+    """The vote that is an error of a node."""
     return Vote.UNKNOWN if isinstance(error, Timeout) else Vote.FAILED
 
 
 def no_quorum(
     what: str, nodes: int, errors: Mapping[int, BackendError], silent: int, *, harmless: bool
 ) -> BackendError:
-    """The error that too few answers are: each node's reason, and what may be concluded from all of them.
+    """The error for too few answers: each node's reason, and what the caller may conclude.
 
-    `silent`: how many have not answered by now. `harmless`: whatever a node did, nothing came of it.
+    `silent`: how many have not answered by now. `harmless`: the request has no effect at any node.
     """
     reasons = "; ".join(dict.fromkeys(str(errors[node]) for node in sorted(errors)))
     missing = f"{silent} without an answer" if silent else ""

@@ -30,8 +30,8 @@ from holdfast.core.lease.quorum import NODES_MAX, NODES_MIN
 from holdfast.core.ports import Capabilities, Clock, Store
 from holdfast.errors import BadInput
 from holdfast.runtime.system import SystemClock
-from holdfast.stores.quorum.fan_out import Crew, LoopCrew, ThreadCrew
-from holdfast.stores.quorum.late_replies import Memory
+from holdfast.stores.quorum.fan_out import LoopRunner, NodeRunner, ThreadRunner
+from holdfast.stores.quorum.late_replies import QuorumMemory
 from holdfast.stores.quorum.nodes import Nodes
 from holdfast.stores.quorum.store import QuorumStore
 from holdfast.stores.quorum.url import HEDGE_NS, parse_quorum_url
@@ -42,7 +42,7 @@ __all__ = ["QuorumEngine", "QuorumStore", "open_engine"]
 
 
 class QuorumEngine:
-    """Several engines as one, with its stores in both colours. Opening it sends nothing."""
+    """Several engines as one, with its stores for sync and asyncio. Opening it sends nothing."""
 
     def __init__(self, engines: Sequence[Engine], *, hedge_ns: int = HEDGE_NS, clock: Clock | None = None) -> None:
         """`engines`: an odd number of them, each with memory of its own. They are asked in this order."""
@@ -53,13 +53,13 @@ class QuorumEngine:
         self._engines = engines
         self._hedge_ns = hedge_ns
         self._clock = clock or SystemClock()
-        self._shy_until_ns = [0] * len(engines)
-        self._memory = Memory()
+        self._slow_until_ns = [0] * len(engines)
+        self._memory = QuorumMemory()
         names = [f"{number} of {len(engines)}" for number in range(1, len(engines) + 1)]
-        self._blocking = self._store([each.blocking for each in engines], ThreadCrew(names))
+        self._blocking = self._store([each.blocking for each in engines], ThreadRunner(names))
 
-    def _store(self, stores: Sequence[Store], crew: Crew) -> QuorumStore:
-        nodes = Nodes(stores, crew, self._clock, self._shy_until_ns, self._hedge_ns)
+    def _store(self, stores: Sequence[Store], runner: NodeRunner) -> QuorumStore:
+        nodes = Nodes(stores, runner, self._clock, self._slow_until_ns, self._hedge_ns)
         return QuorumStore(nodes, self._clock, self.capabilities, self._memory)
 
     @property
@@ -69,12 +69,12 @@ class QuorumEngine:
 
     @property
     def blocking(self) -> QuorumStore:
-        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        """The store for sync code and for the lease manager, safe from any thread. Always the same one."""
         return self._blocking
 
     def asynchronous(self) -> QuorumStore:
         """Make a store for one event loop: the one that first uses it."""
-        return self._store([each.asynchronous() for each in self._engines], LoopCrew())
+        return self._store([each.asynchronous() for each in self._engines], LoopRunner())
 
     def __repr__(self) -> str:
         return f"<QuorumEngine of {', '.join(map(repr, self._engines))}>"
@@ -94,7 +94,7 @@ def quorum_capabilities(nodes: Sequence[Capabilities]) -> Capabilities:
 
 
 def open_engine(url: str) -> QuorumEngine:
-    """Open the engine that a URL names; see `quorum_url` for its form."""
+    """Open the engine that a URL names; see `stores.quorum.url` for its form."""
     from holdfast.stores.redis.engine import RedisEngine  # a quorum knows no engine; only this URL does
 
     address = parse_quorum_url(url)

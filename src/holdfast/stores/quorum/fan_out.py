@@ -1,15 +1,17 @@
-"""Asking several nodes at the same time, in either colour: all of a quorum that knows about loops and threads.
+"""Asks several nodes at the same time, with asyncio or threads. Nothing else of a quorum knows loops and threads.
 
 A *job* is a coroutine that asks one node and bounds itself. It runs beside its starter and is not cut short when the
 starter is cancelled or has enough answers. A *signal* is what the starter waits on meanwhile.
 
-`LoopCrew` runs jobs as tasks of one event loop. `ThreadCrew` drives each on a thread of its node: a few threads for
-each, so that a node that does not answer holds up only its own callers. Clock: the loop's, or the monotonic one.
+`LoopRunner` runs jobs as tasks of one event loop. `ThreadRunner` runs each on a thread of its node: a few threads for
+each, so that a node that does not answer holds up only its own callers. An interrupt at any point of a call loses no
+thread and leaves no job behind. Clock: the loop's, or the monotonic one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -30,14 +32,14 @@ IDLE_S = 10.0
 
 
 class Signal(Protocol):
-    """Something has happened."""
+    """Wakes the caller that waits for answers."""
 
     def set(self) -> None:
-        """Say so. From any thread, for a crew of threads."""
+        """Wake the caller. From any thread, for a runner of threads."""
         ...
 
     def clear(self) -> None:
-        """Look out for the next thing."""
+        """Wait for the next `set`."""
         ...
 
     async def wait(self, timeout_ns: int) -> bool:
@@ -45,15 +47,15 @@ class Signal(Protocol):
         ...
 
 
-class Crew(Protocol):
-    """Those who ask the nodes."""
+class NodeRunner(Protocol):
+    """Runs the jobs that ask the nodes."""
 
     def signal(self) -> Signal:
         """A new signal."""
         ...
 
     def start(self, node: int, job: Job) -> object:
-        """Begin to ask a node."""
+        """Start a job that asks a node."""
         ...
 
     def stop(self, started: object) -> None:
@@ -61,7 +63,7 @@ class Crew(Protocol):
         ...
 
     async def close(self) -> None:
-        """Wait a moment for what is under way, and end it. The crew can be used again."""
+        """Wait a moment for running jobs, and end them. The runner can be used again."""
         ...
 
 
@@ -81,30 +83,30 @@ class _LoopSignal:
         return True
 
 
-class LoopCrew:
+class LoopRunner:
     """Tasks of the loop on which the store is used."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}  # held until they are done, in order
 
     def signal(self) -> Signal:
-        """See `Crew`."""
+        """See `NodeRunner`."""
         return _LoopSignal()
 
     def start(self, node: int, job: Job) -> object:
-        """See `Crew`."""
+        """See `NodeRunner`."""
         task = asyncio.get_running_loop().create_task(job, name=f"quorum node {node}")
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
 
     def stop(self, started: object) -> None:
-        """See `Crew`."""
+        """See `NodeRunner`."""
         if isinstance(started, asyncio.Task):
             started.cancel()
 
     async def close(self) -> None:
-        """See `Crew`."""
+        """See `NodeRunner`."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=CLOSING_NS / NS)
         late = list(self._tasks)
@@ -135,8 +137,8 @@ class _ThreadSignal:
         return self._set
 
 
-class _InFlight:
-    """The threads of one node. They come when there is something to do and go when there has been nothing for long."""
+class _NodeThreads:
+    """The threads of one node. They start when there are jobs, and end after `IDLE_S` without one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -144,15 +146,16 @@ class _InFlight:
         self._changed = threading.Condition(self._mutex)
         self._jobs: deque[Job] = deque()
         self._idle = 0
-        self._threads = 0
+        self._threads: list[threading.Thread] = []
         self._dismissed = False
 
     def take(self, job: Job) -> None:
         with self._mutex:
             self._jobs.append(job)
-            if len(self._jobs) > self._idle and self._threads < THREADS_MAX:
-                self._threads += 1
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            if len(self._jobs) > self._idle and len(self._threads) < THREADS_MAX:
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                thread.start()
+                self._threads.append(thread)  # not before: an interrupted start would count forever
             self._changed.notify()
 
     def drop(self, job: Job) -> bool:
@@ -172,8 +175,9 @@ class _InFlight:
 
     def gone(self, within_s: float) -> None:
         """Wait until they are."""
-        with self._mutex:
-            self._changed.wait_for(lambda: not self._threads, within_s)
+        until = time.monotonic() + within_s
+        for thread in list(self._threads):
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self) -> None:
         while True:
@@ -182,54 +186,56 @@ class _InFlight:
                 self._changed.wait_for(lambda: self._jobs or self._dismissed, IDLE_S)
                 self._idle -= 1
                 if not self._jobs:
-                    self._threads -= 1
-                    self._changed.notify_all()
+                    with contextlib.suppress(ValueError):  # its start was interrupted, so it was not counted
+                        self._threads.remove(threading.current_thread())
                     return
                 job = self._jobs.popleft()
             run_now(job)
 
 
-class ThreadCrew:
+class ThreadRunner:
     """Threads, a few for each node. In a forked child they are others: those of the parent are not there."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = names
         self._mutex = Mutex()
         self._pid = os.getpid()
-        self._in_flight: list[_InFlight] = []
+        self._nodes: list[_NodeThreads] = []
 
     def signal(self) -> Signal:
-        """See `Crew`."""
+        """See `NodeRunner`."""
         return _ThreadSignal()
 
     def start(self, node: int, job: Job) -> object:
-        """See `Crew`."""
-        in_flight = self._present()[node]
-        in_flight.take(job)
-        return in_flight, job
+        """See `NodeRunner`."""
+        threads = self._present()[node]
+        threads.take(job)
+        return threads, job
 
     def stop(self, started: object) -> None:
-        """See `Crew`. A thread that has begun goes on."""
+        """See `NodeRunner`. A thread that has begun goes on."""
         if isinstance(started, tuple):
-            in_flight, job = started
-            in_flight.drop(job)
+            threads, job = started
+            threads.drop(job)
 
     async def close(self) -> None:
-        """See `Crew`. What takes longer bounds itself, and its thread ends with it."""
+        """See `NodeRunner`. What takes longer bounds itself, and its thread ends with it."""
         if self._pid != os.getpid():
             return  # those of the parent are not here
-        with self._mutex:
-            in_flight, self._in_flight = self._in_flight, []
-        for each in in_flight:
-            each.dismiss()
+        closing = list(self._nodes)
+        for each in closing:
+            each.dismiss()  # a job that comes later is run all the same
         until = time.monotonic() + CLOSING_NS / NS
-        for each in in_flight:
+        for each in closing:
             each.gone(max(0.0, until - time.monotonic()))
-
-    def _present(self) -> list[_InFlight]:
-        if self._pid != os.getpid():  # a thread of the parent may have held the mutex at the fork
-            self._mutex, self._pid, self._in_flight = Mutex(), os.getpid(), []
         with self._mutex:
-            if not self._in_flight:
-                self._in_flight = [_InFlight(f"holdfast-quorum {name}") for name in self._names]
-            return self._in_flight
+            self._nodes = [each for each in self._nodes if each not in closing]
+
+    def _present(self) -> list[_NodeThreads]:
+        if self._pid != os.getpid():  # a thread of the parent may have held the mutex at the fork
+            self._mutex, self._nodes = Mutex(), []
+            self._pid = os.getpid()  # last: an interrupt before it repeats the others
+        with self._mutex:
+            if not self._nodes:
+                self._nodes = [_NodeThreads(f"holdfast-quorum {name}") for name in self._names]
+            return self._nodes

@@ -1,13 +1,15 @@
-"""What a quorum remembers of votes that are under way, and of keys that were busy. In memory, and for any thread.
+"""What a quorum remembers of requests that are under way, and of keys that were busy. In memory, and for any thread.
 
 A node that is slow, or is being reached again, may grant a lease after its holder was told the outcome and has released
-the lease: the release found nothing there, and the vote would block every caller for a TTL. So votes that are under way
-are counted for each token, and the job that brings one in asks whether the lease is over by then.
+the lease: the release found nothing there, and the vote would block every caller for a TTL. So the requests for one
+token share a `TokenVotes`. A release sets `over` in it before it asks the nodes. A request that brings in a vote checks
+`over` afterwards, and releases the vote. One of the two comes last at the node, so no vote is left. A `TokenVotes`
+lives as long as a request refers to it: an interrupt at any point leaves no entry behind.
 
 A key that is busy at one node and free at a majority is free. A caller that one node tells *busy* believes it, because
-that is nearly always so and costs one request; but only so often. `Doubts` says when to ask the others as well.
+that is nearly always so and costs one request; but only so often. `BusyKeys` decides when to ask the others as well.
 
-Bounded by what is under way, and by so many keys. A forked child begins with nothing: the requests are the parent's.
+Bounded by the requests under way, and by so many keys. A forked child starts empty: the requests are the parent's.
 """
 
 from __future__ import annotations
@@ -18,83 +20,74 @@ import weakref
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS
 
-DOUBT_NS = NS // 2
+RECHECK_NS = NS // 2
 _KEYS_MAX = 1024
 
-_memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+_memories: weakref.WeakSet[QuorumMemory] = weakref.WeakSet()
 
 
-class Memory:
-    """What the stores of one engine know in common: the keeper renews on one, and others acquire and release."""
+class QuorumMemory:
+    """Shared by the stores of one engine: the lease manager renews on one, and others acquire and release."""
 
     def __init__(self) -> None:
-        self.late = Late()
-        self.doubts = Doubts()
+        self.late = LateVotes()
+        self.busy = BusyKeys()
         _memories.add(self)
 
     def forget(self) -> None:
         """Start empty, in a child: another thread of the parent may have held a mutex at the fork."""
         self.late.forget()
-        self.doubts.forget()
+        self.busy.forget()
 
 
-class Late:
-    """Votes that are under way, by the token that they are for."""
+class TokenVotes:
+    """The requests under way for one token. `over`: its lease was released, or never granted; so are late votes."""
+
+    __slots__ = ("__weakref__", "over")
+
+    def __init__(self) -> None:
+        self.over = False
+
+
+class LateVotes:
+    """The requests under way, by token."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all keys and all checks under way."""
+        """Start empty."""
         self._mutex = Mutex()
-        self._under_way: dict[str, int] = {}
-        self._over: set[str] = set()
+        self._of: weakref.WeakValueDictionary[str, TokenVotes] = weakref.WeakValueDictionary()
 
-    def begin(self, token: str, votes: int) -> None:
-        """So many votes may come later than their election."""
-        if votes:
-            with self._mutex:
-                self._under_way[token] = self._under_way.get(token, 0) + votes
-
-    def over(self, token: str) -> bool:
-        """The lease is released, or was never granted: votes that come from now on are too. Returns whether any may."""
+    def of(self, token: str) -> TokenVotes:
+        """The votes of a token. Each request keeps a reference until it has ended."""
         with self._mutex:
-            if token not in self._under_way:
-                return False
-            self._over.add(token)
-            return True
+            votes = self._of.get(token)
+            if votes is None:
+                votes = self._of[token] = TokenVotes()
+            return votes
 
-    def is_over(self, token: str) -> bool:
-        """Whether that was said of votes that are still under way."""
+    def over(self, token: str) -> None:
+        """The lease is released, or was never granted: late votes are to be released."""
         with self._mutex:
-            return token in self._over
-
-    def ended(self, token: str, votes: int = 1) -> bool:
-        """So many votes have come, or will not. Returns whether they are to be released."""
-        with self._mutex:
-            over = token in self._over
-            left = self._under_way.get(token, 0) - votes
-            if left > 0:
-                self._under_way[token] = left
-            else:
-                self._under_way.pop(token, None)
-                self._over.discard(token)
-            return over
+            votes = self._of.get(token)
+            if votes is not None:
+                votes.over = True
 
     def __len__(self) -> int:
-        """How many tokens have votes under way."""
-        with self._mutex:
-            return len(self._under_way)
+        """How many tokens have requests under way."""
+        return len(list(self._of.values()))
 
 
-class Doubts:
-    """When one node's word that a key is busy is not enough."""
+class BusyKeys:
+    """When one node's answer that a key is busy is not enough."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all keys and all checks under way."""
+        """Start empty."""
         self._mutex = Mutex()
         self._asked_ns: dict[str, int] = {}  # key -> when it was busy first, or a majority was asked last; oldest first
 
@@ -102,7 +95,7 @@ class Doubts:
         """A node says that the key is busy: whether to ask the others. Not the first time, and not again and again."""
         with self._mutex:
             asked_ns = self._asked_ns.get(key)
-            if asked_ns is not None and now_ns - asked_ns < DOUBT_NS:
+            if asked_ns is not None and now_ns - asked_ns < RECHECK_NS:
                 return False
             self._asked_ns.pop(key, None)
             self._asked_ns[key] = now_ns

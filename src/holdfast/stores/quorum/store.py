@@ -1,6 +1,6 @@
 """`ports.Store` over several stores, of which a majority decides. See `stores.quorum.engine` for the promises.
 
-Colour-free: the nodes are stores of one colour, the crew asks them at the same time in that colour, and nothing else
+The same for sync and asyncio: the nodes are stores of one kind, a runner asks them at the same time, and nothing else
 here knows whether that blocks or suspends. It knows no engine either: the simulator runs it over simulated nodes.
 
 An acquire asks one node first, the first in order that is healthy. If that is busy, so is the key, for the price of one
@@ -25,11 +25,11 @@ from typing import TypeAlias
 from holdfast.core.lease.quorum import Tally, Verdict, settled, validity_ns, vote
 from holdfast.core.ports import LISTEN_NS, Capabilities, Clock, Store, Watch
 from holdfast.errors import BackendError, Misconfigured, Timeout
-from holdfast.stores.quorum.ballot import Answers, Ballot, failure, vote_of
-from holdfast.stores.quorum.late_replies import Memory
+from holdfast.stores.quorum.ballot import Afterwards, Answers, Ballot, failure, vote_of
+from holdfast.stores.quorum.late_replies import QuorumMemory, TokenVotes
 from holdfast.stores.quorum.merge import all_acts, all_holdings, one_act, one_holding
-from holdfast.stores.quorum.nodes import Nodes, quietly, unanswered
-from holdfast.stores.quorum.repair import CLEANUP_NS, Healing
+from holdfast.stores.quorum.nodes import Nodes, unanswered
+from holdfast.stores.quorum.repair import CLEANUP_NS, Repair
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
 
 Votes: TypeAlias = dict[int, Grant | Busy | BackendError]
@@ -40,13 +40,13 @@ ROUNDS_MAX = 4  # until a fence is settled; it takes one, or two while the nodes
 class QuorumStore:
     """A majority of stores, as one store."""
 
-    def __init__(self, nodes: Nodes, clock: Clock, capabilities: Capabilities, memory: Memory) -> None:
+    def __init__(self, nodes: Nodes, clock: Clock, capabilities: Capabilities, memory: QuorumMemory) -> None:
         """`memory`: shared by the stores of one engine."""
         self._nodes = nodes
         self._clock = clock
         self._capabilities = capabilities
         self._late = memory.late
-        self._doubts = memory.doubts
+        self._busy = memory.busy
 
     @property
     def capabilities(self) -> Capabilities:
@@ -56,20 +56,22 @@ class QuorumStore:
     def __repr__(self) -> str:
         return f"<QuorumStore of {self._nodes.number} nodes>"
 
-    # Getting a lease.
+    # Acquire.
 
     async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
-        """See `ports.Store.acquire`. There is no queue: a ticket is not looked at."""
+        """See `ports.Store.acquire`. There is no queue: a ticket is ignored."""
         began = self._clock.now()
         deadline = began.mono + timeout_ns
         asked = ask._replace(ticket=None, ticket_ttl_ns=0, floor=0)
         votes: Votes = {}
         doubtful: set[int] = set()
-        busy = await self._enter(asked, votes, doubtful, deadline)
+        under_way = self._late.of(ask.token)
+        under_way.over = False  # a token is used again only after its last attempt has certainly ended
+        busy = await self._enter(asked, under_way, votes, doubtful, deadline)
         if busy is not None:
             return busy
         for _ in range(ROUNDS_MAX):
-            busy = await self._vote(asked, votes, doubtful, deadline)
+            busy = await self._vote(asked, under_way, votes, doubtful, deadline)
             if busy is not None:
                 return busy
             fence = settled(_fences(votes), self._nodes.number)
@@ -79,32 +81,32 @@ class QuorumStore:
             raise Timeout(f"acquire lock {ask.key}: the nodes did not settle on a fence in {ROUNDS_MAX} rounds")
         if validity_ns(ask.ttl_ns, began, self._clock.now()) <= 0:
             raise Timeout(f"acquire lock {ask.key}: a majority took longer than the lease may be trusted")
-        self._doubts.settled(ask.key)
+        self._busy.settled(ask.key)
         return Grant(ask.key, ask.token, fence, json.dumps([fence, ask.owner, ask.family]))
 
-    async def _enter(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy | None:
-        """Get past one node. Puts what was said into `votes`, and into `doubtful` who has not answered yet."""
-        doors = self._nodes.in_order()
+    async def _enter(
+        self, ask: Ask, under_way: TokenVotes, votes: Votes, doubtful: set[int], deadline: int
+    ) -> Busy | None:
+        """Be granted the key by a first node. Adds answers to `votes`, and nodes without one to `doubtful`."""
+        candidates = self._nodes.in_order()
         while True:  # ends with a grant, or when there is no other node to ask
-            door = await self._knock(ask, doors, deadline)
-            votes.update(door.so_far())
+            ballot = await self._ask_one(ask, under_way, candidates, deadline)
+            votes.update(ballot.so_far())
             granted = any(isinstance(each, Grant) for each in votes.values())
             busy = next((each for each in votes.values() if isinstance(each, Busy)), None)
-            try:
-                doors = [] if granted or busy is None else await self._free_elsewhere(ask, votes, deadline)
-            except BaseException:
-                self._close(door, ask, lost=False)  # the caller releases what may come of it
-                raise
-            votes.update(self._close(door, ask, lost=not granted and not doors))
-            doubtful.update(door.silent)
+            candidates = [] if granted or busy is None else await self._free_elsewhere(ask, votes, deadline)
+            if not granted and not candidates:
+                under_way.over = True
+            votes.update(ballot.close())
+            doubtful.update(ballot.silent)
             if granted:
                 return None
-            if not doors:
-                return await self._turned_away(ask, busy, votes, doubtful, deadline)
+            if not candidates:
+                return await self._busy_at_first(ask, busy, votes, doubtful, deadline)
 
     async def _free_elsewhere(self, ask: Ask, votes: Votes, deadline: int) -> list[int]:
-        """Other nodes where the key is free, if it is free at a majority. None of them if it is not time to look."""
-        if not self._doubts.due(ask.key, self._nodes.now_ns()):
+        """Other nodes where the key is free, if it is free at a majority. None of them if it is not time to check."""
+        if not self._busy.due(ask.key, self._nodes.now_ns()):
             return []
         need = self._nodes.need
 
@@ -112,17 +114,19 @@ class QuorumStore:
             free = sum(each is None for each in answers.values())
             return free >= need or len(answers) - free >= need or len(answers) == self._nodes.number
 
-        answers = await self._nodes.canvass(
+        answers = await self._nodes.ask_all(
             range(self._nodes.number), lambda store, limit: store.inspect(ask.key, limit), deadline, enough
         )
         free = [node for node in self._nodes.in_order() if node in answers and answers[node] is None]
         return [node for node in free if node not in votes] if len(free) >= need else []
 
-    async def _knock(self, ask: Ask, doors: Iterable[int], deadline: int) -> Ballot[Grant | Busy]:
+    async def _ask_one(
+        self, ask: Ask, under_way: TokenVotes, candidates: Iterable[int], deadline: int
+    ) -> Ballot[Grant | Busy]:
         """Ask one node after the other until one answers, each next one when the last has failed or is slow."""
         nodes = self._nodes
-        ballot: Ballot[Grant | Busy] = Ballot(nodes.crew.signal(), lambda _: True)
-        waiting = list(doors)
+        ballot: Ballot[Grant | Busy] = Ballot(nodes.runner.signal(), lambda _: True, self._settling(ask, under_way))
+        waiting = list(candidates)
         try:
             while not any(isinstance(each, Grant | Busy) for each in ballot.so_far().values()):
                 left = deadline - nodes.now_ns()
@@ -130,7 +134,7 @@ class QuorumStore:
                     node = waiting.pop(0)
                     nodes.ask(ballot, node, lambda store, limit: store.acquire(ask, limit), deadline)
                     if not await ballot.signal.wait(min(nodes.hedge_ns, left)):
-                        nodes.is_slow(node)
+                        nodes.mark_slow(node)
                 elif left <= 0 or not ballot.silent or not await ballot.signal.wait(left):
                     break
                 ballot.signal.clear()
@@ -139,34 +143,27 @@ class QuorumStore:
             raise
         return ballot
 
-    async def _turned_away(self, ask: Ask, busy: Busy | None, votes: Votes, doubtful: set[int], deadline: int) -> Busy:
+    async def _busy_at_first(
+        self, ask: Ask, busy: Busy | None, votes: Votes, doubtful: set[int], deadline: int
+    ) -> Busy:
         """No node has granted the key. Slower ones may still grant it."""
         if busy is None:
             raise self._nodes.failed(f"acquire lock {ask.key}", votes, harmless=True)
-        certain = await self._give_back(ask, votes, doubtful, deadline)
+        certain = await self._release_votes(ask, votes, doubtful, deadline)
         return busy._replace(spent=not certain or bool(doubtful))
 
-    def _close(self, ballot: Ballot[Grant | Busy], ask: Ask, *, lost: bool) -> Answers[Grant | Busy]:
-        """Count no more. Votes that come later are released if the lease is over by then; `lost`: it is by now."""
-        self._late.begin(ask.token, len(ballot.asked))
-        if lost:
-            self._late.over(ask.token)
+    def _settling(self, ask: Ask, under_way: TokenVotes) -> Afterwards[Grant | Busy]:
+        """For each answer: release the vote if the lease is over by then. Else its release will find the vote."""
 
         async def settle(node: int, answer: Grant | Busy | BackendError) -> None:
-            ours = isinstance(answer, Grant | Timeout)
-            if ours and self._late.is_over(ask.token):  # it counts as under way until it is released
-                await quietly(self._nodes.stores[node].release(ask.key, ask.token, None, 0, CLEANUP_NS))
-                ours = False
-            if self._late.ended(ask.token) and ours:
+            if under_way.over and isinstance(answer, Grant | Timeout):
                 await self._nodes.stores[node].release(ask.key, ask.token, None, 0, CLEANUP_NS)
 
-        try:
-            return ballot.close(settle)
-        finally:
-            come = len(ballot.asked) if ballot.broken is not None else len(ballot.answers)
-            self._late.ended(ask.token, come)
+        return settle
 
-    async def _vote(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy | None:
+    async def _vote(
+        self, ask: Ask, under_way: TokenVotes, votes: Votes, doubtful: set[int], deadline: int
+    ) -> Busy | None:
         """Ask every node that does not have the highest fence yet to have it. None: a majority has granted the key.
 
         `doubtful`: nodes that may have a vote of ours whatever they say now, because an earlier request is on its way.
@@ -177,7 +174,7 @@ class QuorumStore:
         have = {node: each for node, each in votes.items() if isinstance(each, Grant) and each.fence == highest}
         others = [node for node in range(nodes.number) if node not in have]
 
-        async def ask_for_it(store: Store, limit: int) -> Grant | Busy:
+        async def acquire(store: Store, limit: int) -> Grant | Busy:
             answer = await store.acquire(raised, limit)
             if isinstance(answer, Grant) and answer.fence < highest:
                 raise Misconfigured(f"{store!r} does not raise fences, and cannot be one of a quorum")
@@ -188,14 +185,17 @@ class QuorumStore:
 
         ballot = await nodes.open(
             others,
-            ask_for_it,
+            acquire,
             deadline,
             lambda answers: tally(answers).verdict is not Verdict.PENDING,
+            afterwards=self._settling(ask, under_way),
         )
         counted = tally(ballot.so_far())
         won = counted.verdict is Verdict.WON
         outvoted = not won and counted.quorate and counted.no > 0
-        answers = self._close(ballot, ask, lost=outvoted)
+        if outvoted:
+            under_way.over = True
+        answers = ballot.close()
         for node in others:
             answer = answers.get(node, unanswered(node))
             if isinstance(votes.get(node), Grant | Timeout):
@@ -210,14 +210,14 @@ class QuorumStore:
 
     async def _outvoted(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy:
         """Other callers have too many votes. Ours are released before the caller is told, so that they block none."""
-        certain = await self._give_back(ask, votes, doubtful, deadline)
+        certain = await self._release_votes(ask, votes, doubtful, deadline)
         refusals = [each for each in votes.values() if isinstance(each, Busy)]
         owners = [each.owner for each in refusals]
-        told = max(refusals, key=lambda each: owners.count(each.owner))
-        return told._replace(spent=not certain or bool(doubtful))
+        shown = max(refusals, key=lambda each: owners.count(each.owner))
+        return shown._replace(spent=not certain or bool(doubtful))
 
-    async def _give_back(self, ask: Ask, votes: Answers[Grant | Busy], doubtful: set[int], deadline: int) -> bool:
-        """Give back every vote that we have or may have. False: not all of it is certain.
+    async def _release_votes(self, ask: Ask, votes: Answers[Grant | Busy], doubtful: set[int], deadline: int) -> bool:
+        """Release every vote that we have or may have. False: not all of it is certain.
 
         Each request has its own time limit; the caller waits for the answers until its deadline at most.
         """
@@ -229,33 +229,30 @@ class QuorumStore:
         def release(store: Store, limit: int) -> Awaitable[bool]:
             return store.release(ask.key, ask.token, None, 0, limit)
 
-        # Who has answered once is waited for; who has not is told, and not waited for.
+        # Nodes that have answered are waited for. The others are asked to release, and not waited for.
         until = self._nodes.now_ns() + CLEANUP_NS
         ballot = await self._nodes.open(
-            ours, release, until, lambda answers: all(node in answers for node in granted), min(until, deadline)
+            ours,
+            release,
+            until,
+            lambda answers: all(node in answers for node in granted),
+            wait_until=min(until, deadline),
         )
         answers = ballot.close()
         # "Not there" settles nothing where the request to take it may still be on its way.
         return all(answers.get(node) is True for node in ours)
 
-    # Keeping it, and giving it back.
+    # Renew and release.
 
     async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
         """See `ports.Store.renew_many`. Raises when no lease got an answer from a majority.
 
-        Then single nodes are put right that have it otherwise (`quorum_healing`).
+        Then single nodes that differ are repaired (`repair`).
         """
         if not renewals:
             return []
-        for each in renewals:  # a lease released before the decision must not be taken again afterwards
-            self._late.begin(each.token, 1)
-        try:
-            return await self._renew(renewals, timeout_ns)
-        finally:
-            for each in renewals:
-                self._late.ended(each.token)
-
-    async def _renew(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
+        # From here on, so that a lease released before the decision is not taken again afterwards.
+        leases = [(each, self._late.of(each.token)) for each in renewals]
         nodes = self._nodes
         bare = [each._replace(claim="") for each in renewals]
 
@@ -269,15 +266,11 @@ class QuorumStore:
             lambda answers: len(answers) >= nodes.need and Verdict.PENDING not in verdicts(answers),
         )
         decided = verdicts(ballot.so_far())
-        healing = Healing(nodes.stores, self._late, renewals, decided)
-        try:
-            answers = ballot.close(healing.heal)
-        except BaseException:
-            healing.end(nodes.number)
-            raise
+        repair = Repair(nodes.stores, leases, decided)
+        answers = ballot.close(repair.at)
         for node, answer in answers.items():
-            if not healing.agrees(answer):
-                nodes.crew.start(node, healing.heal(node, answer))
+            if not repair.agrees(answer):
+                nodes.runner.start(node, repair.at(node, answer))
         if not any(verdict in (Verdict.WON, Verdict.LOST) for verdict in decided):
             raise nodes.failed("renew locks", answers, harmless=False)
         return [_MEANING.get(verdict) for verdict in decided]
@@ -287,7 +280,7 @@ class QuorumStore:
         return Tally(self._nodes.number, said).verdict
 
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
-        """See `ports.Store.release`. Every node is told, and a majority is waited for."""
+        """See `ports.Store.release`. Every node is asked, and a majority is waited for."""
         self._late.over(token)
         answers = await self._majority(lambda store, limit: store.release(key, token, None, keep_ns, limit), timeout_ns)
         released = _MEANING.get(self._said(answers))
@@ -297,7 +290,7 @@ class QuorumStore:
 
     async def _majority(self, call: Callable[[Store, int], Awaitable[bool]], timeout_ns: int) -> Answers[bool]:
         nodes = self._nodes
-        return await nodes.canvass(
+        return await nodes.ask_all(
             range(nodes.number),
             call,
             nodes.now_ns() + timeout_ns,
@@ -308,32 +301,32 @@ class QuorumStore:
         said = (failure(each) if isinstance(each, BackendError) else vote(each) for each in answers.values())
         return Tally(self._nodes.number, said).verdict
 
-    # What operators see and do. They wait for every node that is well, so that all see the same.
+    # For operators. These wait for every healthy node, so that all see the same.
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
         """See `ports.Store.inspect`."""
-        seen = await self._nodes.all_that_are_well(
+        seen = await self._nodes.ask_healthy(
             f"inspect lock {key}", lambda store, limit: store.inspect(key, limit), timeout_ns
         )
         return one_holding(list(seen.values()), self._nodes.number)
 
     async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
-        """See `ports.Store.holdings`. Keys that no majority has take up room in the lists of nodes: it is asked on."""
+        """See `ports.Store.holdings`. Keys without a majority take room in the lists of nodes: then it asks on."""
         deadline = self._clock.now().mono + timeout_ns
         shown: list[Holding] = []
-        while True:  # ends with the last key, for each round begins behind the one before
+        while True:  # ends with the last key, for each round starts after the one before
             ask = partial(_holdings, prefix, limit, after)
-            seen = await self._nodes.all_that_are_well("list locks", ask, deadline - self._clock.now().mono)
+            seen = await self._nodes.ask_healthy("list locks", ask, deadline - self._clock.now().mono)
             lists = list(seen.values())
             found = all_holdings(lists, limit, self._nodes.number)
             ends = [each[-1].key for each in lists if 0 < limit <= len(each)]
-            after = min(ends, default=after)  # up to here every node has said all
+            after = min(ends, default=after)  # up to here the answer of every node is complete
             shown += [each for each in found if not ends or each.key <= after]
             if not ends or len(shown) >= limit:
                 return shown[: max(0, limit)]
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
-        """See `ports.Store.force_release`. Each node takes it away, raises its fence and writes it down in one step.
+        """See `ports.Store.force_release`. Each node does its part in one step.
 
         A key that is free at a majority is left alone: what one node still has of it ends with its TTL, and a log with
         a holder that no client sees would be wrong. So any audit record of a node is an act, and is returned.
@@ -341,7 +334,7 @@ class QuorumStore:
         deadline = self._clock.now().mono + timeout_ns
         if await self.inspect(key, timeout_ns) is None:
             return None
-        seen = await self._nodes.all_that_are_well(
+        seen = await self._nodes.ask_healthy(
             f"force release {key}",
             lambda store, limit: store.force_release(key, actor, reason, limit),
             deadline - self._clock.now().mono,
@@ -351,7 +344,7 @@ class QuorumStore:
 
     async def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
         """See `ports.Store.audit`."""
-        logs = await self._nodes.all_that_are_well(
+        logs = await self._nodes.ask_healthy(
             "read the audit log", lambda store, within: store.audit(limit, within), timeout_ns
         )
         return all_acts(logs, limit, self._nodes.number)
@@ -375,7 +368,7 @@ class QuorumStore:
             raise self._nodes.failed("ping", answers, harmless=True)
 
     async def close(self) -> None:
-        """Wait a moment for what is under way, and close the nodes."""
+        """Wait a moment for running requests, and close the nodes."""
         await self._nodes.close()
 
 
