@@ -352,6 +352,6 @@ class Mux:
                 raise RuntimeError("this store belongs to another event loop: make one for each loop")
         else:
             _inherited.append((self._link, self._opening))
-        self._pid = os.getpid()
-        self._loop = loop
         self._link = self._opening = None
+        self._loop = loop
+        self._pid = os.getpid()  # last: an interrupt before it repeats the others

@@ -195,7 +195,6 @@ class Pool:
         self._start()
 
     def _start(self) -> None:
-        self._pid = os.getpid()
         # Last in, first out. `append` and `pop` of a deque are atomic, so the usual call takes no lock.
         self._idle: deque[Connection] = deque()
         # The slots that are taken, by identity. A connection that an interrupt loses between two steps (taken from the
@@ -203,6 +202,7 @@ class Pool:
         self._taken: dict[int, weakref.ref[Slot]] = {}
         self._waiters: deque[Wakeup] = deque()
         self._mutex = Mutex()
+        self._pid = os.getpid()  # last: in a child, an interrupt before it repeats the others
 
     def deadline(self, timeout_ns: int) -> int:
         """When a call that may take so long has to be over."""

@@ -36,10 +36,10 @@ class BlockingEars:
         self._start()
 
     def _start(self) -> None:
-        self._pid = os.getpid()
         self._idle: deque[BlockingEar] = deque()
         # Weak: the ear of a waiter that was interrupted before it had it does not count.
         self._in_use: weakref.WeakSet[BlockingEar] = weakref.WeakSet()
+        self._pid = os.getpid()  # last: in a child, an interrupt before it repeats the others
 
     async def open(self, timeout_ns: int) -> BlockingEar:
         """An ear: an idle one if it still lives, else a new one, which the server has confirmed."""

@@ -119,8 +119,9 @@ class Bell:
 
     def _out(self) -> HintSender:
         if self._pid != os.getpid():  # inherited through a fork, perhaps with the mutex held
-            self._mutex, self._pid = Mutex(), os.getpid()
+            self._mutex = Mutex()
             self.close()
+            self._pid = os.getpid()  # last: an interrupt before it repeats the others
         with self._mutex:
             self._sender.open()
         return self._sender
@@ -168,10 +169,11 @@ class ThreadEars:
     def _notice_fork(self) -> None:
         """In a child the sockets are the parent's: reading from one would steal its hints."""
         if self._pid != os.getpid():
-            self._mutex, self._pid = Mutex(), os.getpid()
+            self._mutex = Mutex()
             for ear in self._idle:
                 ear.close()
             self._idle = []
+            self._pid = os.getpid()  # last: an interrupt before it repeats the others
 
 
 class ThreadEar:
