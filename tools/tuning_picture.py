@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.history.events import Kind, Record
-from holdfast.core.tuning.percentiles import Figure
+from holdfast.core.history.events import EventKind, Record
+from holdfast.core.tuning.percentiles import SourcedDuration
 from holdfast.observe.ledger.writer import Ledger
 from holdfast.ops.tuning.history import read_history
 from holdfast.ops.tuning.plot import draw as draw_reports
@@ -51,14 +51,14 @@ def day(share: float = 1.0) -> Iterator[Record]:
             key, owner = _PATTERNS[family].format(count), f"plane@host:{1 + count % 3}/a"
             held = round(median * math.exp(chance.gauss(0, sigma)) * NS)
             common: dict[str, Any] = {"key": key, "family": family, "owner": owner, "fence": fence}
-            found.append(Record(Kind.GRANTED, at + trip, began_ns=at, **common))
-            found.append(Record(Kind.RELEASED, at + trip + held, **common))
+            found.append(Record(EventKind.GRANTED, at + trip, began_ns=at, **common))
+            found.append(Record(EventKind.RELEASED, at + trip + held, **common))
     facts = {"held_ns": 30 * NS, "keeper_lag_ns": 1200 * MS, "renew_every_ns": 10 * NS, "ttl_ns": 30 * NS}
     lost = Record(
-        Kind.LOST, _BEGAN_NS + 40_000 * NS, "holdfast:worker:job:x", "worker.job", "plane@host:9/a", fence + 2
+        EventKind.LOST, _BEGAN_NS + 40_000 * NS, "holdfast:worker:job:x", "worker.job", "plane@host:9/a", fence + 2
     )
     lost.reason, lost.facts = "expired", facts
-    found.append(Record(Kind.GRANTED, lost.at_ns - 30 * NS, lost.key, lost.family, lost.owner, lost.fence))
+    found.append(Record(EventKind.GRANTED, lost.at_ns - 30 * NS, lost.key, lost.family, lost.owner, lost.fence))
     found.append(lost)
     found += _crowd(chance, fence + 10, round(20 * share))
     return iter(sorted(found, key=lambda record: record.at_ns))
@@ -74,13 +74,13 @@ def _crowd(chance: random.Random, fence: int, waves: int) -> Iterator[Record]:
             held = round(0.15 * math.exp(chance.gauss(0, 0.5)) * NS)
             had = came
             while had < free:
-                yield Record(Kind.BUSY, had, key, "workflow.run", owner)
+                yield Record(EventKind.BUSY, had, key, "workflow.run", owner)
                 had += 500 * MS
             free = had + held
             fence += 1
             common: dict[str, Any] = {"key": key, "family": "workflow.run", "owner": owner, "fence": fence}
-            yield Record(Kind.GRANTED, had + MS, began_ns=had, **common)
-            yield Record(Kind.RELEASED, free, **common)
+            yield Record(EventKind.GRANTED, had + MS, began_ns=had, **common)
+            yield Record(EventKind.RELEASED, free, **common)
 
 
 def write_day(directory: Path, share: float = 1.0) -> Path:
@@ -97,7 +97,7 @@ def draw(target: Path) -> None:
     """The picture."""
     with tempfile.TemporaryDirectory() as directory:
         gathered, _ = read_history(write_day(Path(directory)))
-    found = subjects(Settings(), Figure(30 * NS, "--slo"), gathered.families)
+    found = subjects(Settings(), SourcedDuration(30 * NS, "--slo"), gathered.families)
     draw_reports([family_report(each, gathered) for each in found], target, "a day of a plane, takeover SLO 30 s")
 
 

@@ -30,11 +30,11 @@ from holdfast.plane.bus.envelope import (
 )
 from holdfast.plane.model.records import PRIORITY_MAX
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.redis.asyncio_driver import Link
-from holdfast.stores.redis.protocol import ProtocolError, Reader, Reply, Severed, check_handshake, garbled
+from holdfast.stores.redis.asyncio_driver import MuxConnection
+from holdfast.stores.redis.protocol import ConnectionBroken, ProtocolError, Reply, ReplyReader, check_handshake, garbled
 from holdfast.stores.redis.store import RedisStore
 from holdfast.stores.redis.url import parse_redis_url
-from holdfast.stores.redis.waiter import Ear
+from holdfast.stores.redis.waiter import WakeupSubscription
 from holdfast.types import NS, Ask, Busy, Grant, Renewal
 
 ADDRESS: Final = parse_redis_url("redis://localhost")
@@ -49,7 +49,7 @@ class Said:
     """A driver whose server says these bytes, whatever it is asked, and closes the connection after them."""
 
     def __init__(self, data: bytes) -> None:
-        self._reader, self._data = Reader(), data
+        self._reader, self._data = ReplyReader(), data
 
     def deadline(self, timeout_ns: int) -> int:
         return timeout_ns
@@ -63,7 +63,7 @@ class Said:
         except ProtocolError:
             raise garbled(ADDRESS, "a request") from None
         if reply is False:
-            raise Severed("it ended")
+            raise ConnectionBroken("it ended")
         return reply
 
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
@@ -82,7 +82,7 @@ class Said:
 class NoEars:
     """Nobody waits in these tests."""
 
-    async def open(self, timeout_ns: int) -> Ear:
+    async def open(self, timeout_ns: int) -> WakeupSubscription:
         raise AssertionError("nobody waits here")
 
     async def close(self) -> None:
@@ -172,7 +172,7 @@ _unix: Final = parse_redis_url("unix:///nowhere.sock")
 def redis_link(data: bytes) -> None:
     """The connection that all tasks of a loop share, fed in pieces: each caller gets its own reply, or an error."""
     loop = _loop()
-    link = Link(_unix, loop)
+    link = MuxConnection(_unix, loop)
     link.connection_made(Wire())
     calls = [link.submit(b"x", count, link.now_ns() + 60 * NS) for count in (1, 2, 1)]
     calls[0].cancel()
@@ -194,7 +194,7 @@ def _pieces(data: bytes) -> list[bytes]:
 
 
 def _all_of(data: bytes) -> list[Any]:
-    reader = Reader()
+    reader = ReplyReader()
     found: list[Any] = []
     try:
         for piece in _pieces(data):

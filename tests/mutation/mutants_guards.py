@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.lease.fencing import Rule
 from holdfast.guards.redis import scripts
-from holdfast.guards.redis.scripts import Script
+from holdfast.guards.redis.scripts import GuardScript
 from holdfast.guards.sql.statements import TableStatements
 from mutation.detectors import GuardSentence, RedisGuardSentence
 from mutation.mutant import House
@@ -18,7 +18,7 @@ house = House()
 keep = house.keep
 
 
-def rewrite(patch: pytest.MonkeyPatch, script: Script, old: str, new: str) -> None:
+def rewrite(patch: pytest.MonkeyPatch, script: GuardScript, old: str, new: str) -> None:
     """Plant a bug in a Lua script, in memory."""
     assert old in script.body, f"{script.name}.lua has changed: {old}"
     body = script.body.replace(old, new)

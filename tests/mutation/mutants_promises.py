@@ -14,7 +14,7 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.core import backoff
 from holdfast.core.backoff import Draw, Jittered
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.core.lease import timing
 from holdfast.core.lease.error_policy import OnError, Policy
 from holdfast.core.lease.timing import Timing
@@ -148,8 +148,8 @@ def what_was_not_owned_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     """A refused release is recorded nowhere."""
     note = acquiring.note
 
-    def others(ports: Any, wish: Any, kind: Kind, **how: Any) -> None:
-        if kind is not Kind.RELEASE_REFUSED:
+    def others(ports: Any, wish: Any, kind: EventKind, **how: Any) -> None:
+        if kind is not EventKind.RELEASE_REFUSED:
             note(ports, wish, kind, **how)
 
     patch.setattr(releasing, "note", others)
@@ -434,8 +434,8 @@ def a_fallback_that_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     """Work goes on under the local lock, and no number tells an operator."""
     note = acquiring.note
 
-    def others(ports: Any, wish: Any, kind: Kind, **how: Any) -> None:
-        if kind is not Kind.FELL_BACK:
+    def others(ports: Any, wish: Any, kind: EventKind, **how: Any) -> None:
+        if kind is not EventKind.FELL_BACK:
             note(ports, wish, kind, **how)
 
     patch.setattr(acquiring, "note", others)
@@ -449,7 +449,7 @@ def a_fallback_that_is_not_counted(patch: pytest.MonkeyPatch) -> None:
 )
 def a_fallback_under_another_text(patch: pytest.MonkeyPatch) -> None:
     """The line of the log is not the one that operators search for."""
-    patch.setitem(recorder._LINES, Kind.FELL_BACK, (logging.ERROR, "the store is down"))
+    patch.setitem(recorder._LINES, EventKind.FELL_BACK, (logging.ERROR, "the store is down"))
 
 
 @keep(
@@ -677,7 +677,7 @@ def a_ttl_that_is_doubled(patch: pytest.MonkeyPatch) -> None:
 )
 def losses_without_a_reason(patch: pytest.MonkeyPatch) -> None:
     """An abandoned lease is counted among all others, so the alert on it never fires."""
-    patch.setattr(recorder, "_LABELLED", recorder._LABELLED - {Kind.LOST})
+    patch.setattr(recorder, "_LABELLED", recorder._LABELLED - {EventKind.LOST})
 
 
 @keep(

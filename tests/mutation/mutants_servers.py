@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast.stores.redis import store as redis_store
-from holdfast.stores.redis.asyncio_driver import Link
-from holdfast.stores.redis.protocol import Script, pack
+from holdfast.stores.redis.asyncio_driver import MuxConnection
+from holdfast.stores.redis.protocol import RedisScript, pack
 from holdfast.stores.redis.store import RedisStore
-from holdfast.stores.redis.sync_driver import Pool
+from holdfast.stores.redis.sync_driver import ConnectionPool
 from holdfast.stores.sqlite import lease_table
 from holdfast.types import Ask, Busy, Grant
 from mutation.detectors import RedisSentence, RedisTest, Sentence, Test
@@ -22,7 +22,7 @@ house = House()
 keep = house.keep
 
 
-def rewrite(patch: pytest.MonkeyPatch, script: Script, *changes: tuple[str, str]) -> None:
+def rewrite(patch: pytest.MonkeyPatch, script: RedisScript, *changes: tuple[str, str]) -> None:
     """Plant a bug in a Lua script, in memory. What is to be changed must be there."""
     text = script.body.decode()
     for old, new in changes:
@@ -48,10 +48,10 @@ def restate(patch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
 )
 def a_cancelled_command_leaves_its_reply_to_the_next(patch: pytest.MonkeyPatch) -> None:
     """A task that stops waiting gives up its place among the replies, and the next one reads its answer."""
-    submit, received = Link.submit, Link.data_received
-    unread: dict[Link, bytes] = {}
+    submit, received = MuxConnection.submit, MuxConnection.data_received
+    unread: dict[MuxConnection, bytes] = {}
 
-    def and_step_out(self: Link, packed: bytes, count: int, deadline_ns: int) -> Future[Any]:
+    def and_step_out(self: MuxConnection, packed: bytes, count: int, deadline_ns: int) -> Future[Any]:
         future = submit(self, packed, count, deadline_ns)
         slot = self._slots[-1]
         self._loop.call_soon(received, self, unread.pop(self, b""))
@@ -63,14 +63,14 @@ def a_cancelled_command_leaves_its_reply_to_the_next(patch: pytest.MonkeyPatch) 
         future.add_done_callback(over)
         return future
 
-    def kept_for_the_next(self: Link, data: bytes) -> None:
+    def kept_for_the_next(self: MuxConnection, data: bytes) -> None:
         if self._slots or self.on_push is not None:
             received(self, data)
         else:
             unread[self] = unread.get(self, b"") + data
 
-    patch.setattr(Link, "submit", and_step_out)
-    patch.setattr(Link, "data_received", kept_for_the_next)
+    patch.setattr(MuxConnection, "submit", and_step_out)
+    patch.setattr(MuxConnection, "data_received", kept_for_the_next)
 
 
 @keep(
@@ -84,7 +84,7 @@ def a_cancelled_command_leaves_its_reply_to_the_next(patch: pytest.MonkeyPatch) 
 )
 def an_interrupted_connection_is_used_again(patch: pytest.MonkeyPatch) -> None:
     """A connection whose answer was not read goes back into the pool."""
-    patch.setattr(Pool, "drop", lambda self, connection, error: self.give_back(connection))
+    patch.setattr(ConnectionPool, "drop", lambda self, connection, error: self.give_back(connection))
 
 
 @keep(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.fence_clock import Count
 from holdfast.stores.memory.table import MemoryTable, _State
 from holdfast.testing.simresource import FencedResource
@@ -57,7 +57,7 @@ def fence_from_a_second_round_trip(patch: pytest.MonkeyPatch) -> None:
 
     def number(self: LeaseServer, ask: Ask, granted_ns: int) -> int:
         fence = self.fences[ask.key, ask.token] = self.table._next_fence(self.clock.now(), ask.token)
-        self._note(Record(Kind.HANDED, granted_ns, ask.key, owner=ask.owner, fence=fence))
+        self._note(Record(EventKind.HANDED, granted_ns, ask.key, owner=ask.owner, fence=fence))
         return fence
 
     async def acquire_then_number(self: SimStore, ask: Ask, timeout_ns: int) -> Grant | Busy:
@@ -233,7 +233,7 @@ def extending_in_two_steps(patch: pytest.MonkeyPatch) -> None:
         if entry is None:
             return False
         self.table._state.entries[each.key] = replace(entry, expires_ns=self.clock.now().boot + each.ttl_ns)
-        self.record(Kind.EXTENDED, each.key, self.fences.get((each.key, each.token)))
+        self.record(EventKind.EXTENDED, each.key, self.fences.get((each.key, each.token)))
         return True
 
     def owns(server: LeaseServer, each: Renewal) -> bool:

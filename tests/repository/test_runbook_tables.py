@@ -19,7 +19,7 @@ import holdfast
 from holdfast import errors
 from holdfast.core import backoff
 from holdfast.core.backoff import Exponential, Fixed
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.core.lease import states as life
 from holdfast.core.lease.states import Standing, State
 from holdfast.core.lease.timing import settle, takeover_bound_ns
@@ -84,7 +84,7 @@ def ownership_token(_: Path) -> None:
             locks.release_token("k", stale)
         assert locks.acquire_token("k", 30) == ""  # the new owner's lock stays
         locks.release_token("k", newer)
-    assert recorder._LINES[Kind.RELEASE_REFUSED] == (logging.WARNING, "lock release skipped: token mismatch")
+    assert recorder._LINES[EventKind.RELEASE_REFUSED] == (logging.WARNING, "lock release skipped: token mismatch")
 
 
 def fencing_token(folder: Path) -> None:
@@ -148,7 +148,7 @@ def where_the_ttl_is_from(_: Path) -> None:
 
 
 def a_release_that_fails(_: Path) -> None:
-    assert recorder._LINES[Kind.RELEASE_FAILED][0] == logging.WARNING
+    assert recorder._LINES[EventKind.RELEASE_FAILED][0] == logging.WARNING
 
 
 def what_free_means(_: Path) -> None:

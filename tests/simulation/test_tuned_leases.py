@@ -10,20 +10,22 @@ import asyncio
 
 import pytest
 
-from holdfast.core.history.events import Kind
-from holdfast.core.tuning.percentiles import Figure
-from holdfast.core.tuning.ttl import TAILS, Demand, Evidence, Recommendation, recommend, shortest_ttl_ns
+from holdfast.core.history.events import EventKind
+from holdfast.core.tuning.percentiles import SourcedDuration
+from holdfast.core.tuning.ttl import TAILS, FamilyDemand, FamilyEvidence, Recommendation, recommend, shortest_ttl_ns
 from holdfast.testing.simnetwork import Weather
 from holdfast.types import MS, NS
 from support.harness.small_world import SmallWorld
 
 TAIL_NS, PAUSE_NS = 300 * MS, 4 * NS
 LENGTH_S = 900
-EVIDENCE = Evidence("kept", tail=Figure(TAIL_NS, "recorded"), pauses=(Figure(PAUSE_NS, "recorded"),))
+EVIDENCE = FamilyEvidence(
+    "kept", tail=SourcedDuration(TAIL_NS, "recorded"), pauses=(SourcedDuration(PAUSE_NS, "recorded"),)
+)
 
 
 def recommended(slo_ns: int) -> Recommendation:
-    return recommend(EVIDENCE, Demand(slo=Figure(slo_ns, "given")))
+    return recommend(EVIDENCE, FamilyDemand(slo=SourcedDuration(slo_ns, "given")))
 
 
 def losses(ttl: float, renew_every: float | None = None, failures: int = 3) -> list[str | None]:
@@ -52,7 +54,7 @@ def losses(ttl: float, renew_every: float | None = None, failures: int = 3) -> l
         await asyncio.gather(trouble, return_exceptions=True)
 
     world.run(hold())
-    return [record.reason for record in world.records if record.kind is Kind.LOST]
+    return [record.reason for record in world.records if record.kind is EventKind.LOST]
 
 
 @pytest.mark.requires("R112", "R117", "R138")
@@ -75,6 +77,6 @@ def test_a_ttl_below_what_the_evidence_needs_is_lost_and_the_recommended_one_is_
     assert needed is not None
     present = needed // 4
     assert losses(present / NS) != []
-    made = recommend(EVIDENCE, Demand(present=Figure(present, "set"))).timing
+    made = recommend(EVIDENCE, FamilyDemand(present=SourcedDuration(present, "set"))).timing
     assert made is not None
     assert losses(made.ttl_ns / NS, made.renew_every_ns / NS, made.failures_max) == []

@@ -14,7 +14,7 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.core.lease.states import Event, State
-from holdfast.core.ports import Place, TakesMany
+from holdfast.core.ports import AcquiresMany, Place
 from holdfast.errors import BadInput, LeaseLost
 from holdfast.flows import batch as many
 from holdfast.flows.acquire import AcquireResult
@@ -146,8 +146,8 @@ def momentary(locks: Locks, model: Lock[Lease], answers: Sequence[tuple[str, int
     many.momentary(locks.ports, model._wish(locks), answers, began)  # noqa: SLF001 - as above
 
 
-def _many(locks: Locks) -> TakesMany:
+def _many(locks: Locks) -> AcquiresMany:
     store = locks.ports.store
     if not takes_many(locks):
         raise BadInput("locks", f"{store.capabilities.engine} answers for one lock at a time", "ask takes_many() first")
-    return cast("TakesMany", store)
+    return cast("AcquiresMany", store)

@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from holdfast.errors import BadInput
 
 
-class Point(NamedTuple):
+class Failpoint(NamedTuple):
     """One failpoint."""
 
     name: str
@@ -43,12 +43,12 @@ class Point(NamedTuple):
         return self.name.partition(".")[0]
 
 
-def _here(name: str, meaning: str) -> Point:
-    return Point(name, meaning, awaited=False)
+def _here(name: str, meaning: str) -> Failpoint:
+    return Failpoint(name, meaning, awaited=False)
 
 
-def _awaited(name: str, meaning: str) -> Point:
-    return Point(name, meaning, awaited=True)
+def _awaited(name: str, meaning: str) -> Failpoint:
+    return Failpoint(name, meaning, awaited=True)
 
 
 _FLOWS: Final = (
@@ -132,7 +132,7 @@ _PLANE: Final = (
     _awaited("plane.loop.ticked", "a tick has ended, and has not been counted"),
 )
 
-POINTS: Final[Mapping[str, Point]] = MappingProxyType(
+POINTS: Final[Mapping[str, Failpoint]] = MappingProxyType(
     {point.name: point for point in (*_FLOWS, *_RUNTIME, *_STORES, *_GUARDS, *_PLANE)}
 )
 """All of them, by name."""
@@ -226,7 +226,7 @@ def recorded() -> Iterator[list[str]]:
             del ARMED[_RECORDING]
 
 
-def points(room: str) -> Iterable[Point]:
+def points(room: str) -> Iterable[Failpoint]:
     """The points of one part of the package: flow, runtime, store, guard or plane."""
     return [point for point in POINTS.values() if point.room == room]
 

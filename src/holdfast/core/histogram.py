@@ -32,7 +32,7 @@ class Measure(TextEnum):
     LEFT = "left"  # what a lease still had when its renewal was confirmed
 
 
-class Outcome(TextEnum):
+class MeasuredOutcome(TextEnum):
     """How a wait, a hold or a request ended."""
 
     GRANTED = "granted"

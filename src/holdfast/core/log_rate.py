@@ -19,7 +19,7 @@ WINDOW_NS: Final = 10 * NS
 LONGEST_NS: Final = 300 * NS
 
 
-class Entry(NamedTuple):
+class RateEntry(NamedTuple):
     """What becomes of one line."""
 
     written: bool
@@ -47,17 +47,17 @@ class LogRate:
         """How many were left out and not told of yet."""
         return self._left_out
 
-    def enter(self, now_ns: int, *, traced: bool = False) -> Entry:
+    def enter(self, now_ns: int, *, traced: bool = False) -> RateEntry:
         """Whether to write one more, with a traceback if it is `traced`, and how many were left out before it."""
         left_out = 0
         if self._began_ns is None or not 0 <= now_ns - self._began_ns < self._length_ns:
             left_out = self._begin(now_ns)
         if self._written >= self._lines:
             self._left_out += 1
-            return Entry(written=False)
+            return RateEntry(written=False)
         self._written += 1
         traced, self._traced = traced and not self._traced, self._traced or traced
-        return Entry(True, left_out, traced)
+        return RateEntry(True, left_out, traced)
 
     def _begin(self, now_ns: int) -> int:
         """A new window. How many lines the last one left out."""

@@ -1,8 +1,8 @@
 """What the names that operators meet begin with: the keys of a plane's locks and the metrics of its processes.
 
 Both are `holdfast` unless settings choose another word. A key begins with it before its first colon, a metric before
-its first underscore. Everything is declared under the default; `Names.spelled` spells a text of ours (a rule, a query,
-a command to type) as the settings want it.
+its first underscore. Everything is declared under the default; `NamePrefixes.spelled` spells a text of ours (a rule, a
+query, a command to type) as the settings want it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_metric_prefix(field: str, prefix: object) -> str:
     return found
 
 
-class Names(NamedTuple):
+class NamePrefixes(NamedTuple):
     """The words in effect."""
 
     keys: str = DEFAULT

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from holdfast.core.histogram import Measure, Outcome
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.histogram import Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.states import Event, Standing
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
@@ -49,7 +49,7 @@ class Capabilities:
     fair: bool  # tickets
     durable: bool  # survives a restart of the engine
     shared: bool  # other processes see the same leases
-    many: bool = False  # it is a `TakesMany` too
+    many: bool = False  # it is a `AcquiresMany` too
     renewal: bool = True  # a store that cannot renew is not asked to; its leases run for their TTL
 
 
@@ -140,7 +140,7 @@ class SharesDatabase(Protocol):
 
 
 @runtime_checkable
-class TellsTime(Protocol):
+class HasServerTime(Protocol):
     """A store with a wall clock of its own, which all its clients can read."""
 
     async def time_ns(self, timeout_ns: int) -> int:
@@ -149,7 +149,7 @@ class TellsTime(Protocol):
 
 
 @runtime_checkable
-class TakesMany(Protocol):
+class AcquiresMany(Protocol):
     """A store that answers for many keys in one request. Each key gets the result that it would get alone.
 
     Requests have no ticket: no caller waits with one of these. Errors are those of `Store`, for the whole request.
@@ -168,7 +168,7 @@ Query: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Sequence[Mapping
 """Runs one statement with places written `:name` in an open transaction, and returns its rows."""
 
 
-class Moment(Protocol):
+class TransactionLocks(Protocol):
     """Locks that last as long as a transaction on the file in which the leases lie."""
 
     async def take(self, query: Query, keys: Sequence[str], *, unheard: bool = False) -> list[int | Busy]:
@@ -180,16 +180,16 @@ class Moment(Protocol):
 
 
 @runtime_checkable
-class LocksWithin(Protocol):
+class LocksInTransaction(Protocol):
     """A store whose locks can be acquired inside the caller's own transaction."""
 
-    def within(self, database: str) -> Moment | None:
+    def within(self, database: str) -> TransactionLocks | None:
         """Locks in transactions on the database of that path; None: the leases are not in it."""
         ...
 
 
 @runtime_checkable
-class RidesAlong(Protocol):
+class SharesTransactions(Protocol):
     """A store whose requests for many locks can share the transactions of another writer to the same database."""
 
     def ride(self, database: object) -> bool:
@@ -312,7 +312,7 @@ class Observer(Protocol):
 class Gauging(Protocol):
     """An observer that is also told how long things took. Must be quick and must not raise."""
 
-    def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+    def measured(self, measure: Measure, family: str, outcome: MeasuredOutcome, ns: int) -> None:
         """Something took so long. A request that renewed leases of many families has none (the empty text)."""
         ...
 
@@ -320,7 +320,7 @@ class Gauging(Protocol):
 class Journal(Observer, Gauging, Protocol):
     """What flows report to. Most of what happens is only counted, and costs no record."""
 
-    def tally(self, kind: Kind, family: str) -> bool:
+    def tally(self, kind: EventKind, family: str) -> bool:
         """Count the event. True when a listener wants the whole record: then make it and `note` it."""
         ...
 

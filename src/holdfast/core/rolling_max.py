@@ -11,7 +11,7 @@ from collections import deque
 ENTRIES_MAX = 64
 
 
-class Longest:
+class RollingMax:
     """How long things took, each noted when it was over."""
 
     __slots__ = ("_entries",)

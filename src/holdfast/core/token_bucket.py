@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Decision(NamedTuple):
+class RateDecision(NamedTuple):
     """What becomes of one request."""
 
     full_ns: int  # when the bucket is full again; to be kept for the next time
@@ -32,9 +32,9 @@ class TokenBucket:
     every_ns: int
     burst: int
 
-    def decide(self, full_ns: int | None, now_ns: int) -> Decision:
+    def decide(self, full_ns: int | None, now_ns: int) -> RateDecision:
         """Whether a request may go on now. `full_ns`: what was kept of the last one; None: nothing is known."""
         begin_ns = now_ns if full_ns is None else max(full_ns, now_ns)
         next_ns = begin_ns + self.every_ns
         wait_ns = next_ns - (now_ns + self.burst * self.every_ns)
-        return Decision(begin_ns, wait_ns) if wait_ns > 0 else Decision(next_ns, 0)
+        return RateDecision(begin_ns, wait_ns) if wait_ns > 0 else RateDecision(next_ns, 0)

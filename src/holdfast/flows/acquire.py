@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.histogram import Measure, Outcome
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.histogram import Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.policy_exercise import Pretended
 from holdfast.core.lease.states import Event
@@ -49,7 +49,10 @@ TRUSTED_NS = 100 * MS  # most leases are released sooner, and nobody asks the st
 ASK_AGAIN_NS = NS  # a caller that waits for a holder in this process asks the store about it so often
 FAIR_REQUEST_NS = 100 * MS  # silence for a shorter time proves nothing about the store
 
-_WAIT, _GRANTED = Measure.WAIT, Outcome.GRANTED  # looked up in every acquisition, and slowly on an enum of Python 3.11
+_WAIT, _GRANTED = (
+    Measure.WAIT,
+    MeasuredOutcome.GRANTED,
+)  # looked up in every acquisition, and slowly on an enum of Python 3.11
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -88,7 +91,7 @@ def noun(family: str) -> str:
 def note(
     ports: Ports,
     wish: Wish,
-    kind: Kind,
+    kind: EventKind,
     *,
     fence: int | None = None,
     detail: str = "",
@@ -136,7 +139,7 @@ async def try_once(
         cut_short = _hurried(limit) and elapsed_ns(sent, ports.clock.now()) >= limit
         if not isinstance(error, Misconfigured) and not cut_short:
             health.failed(error)
-        note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
+        note(ports, wish, EventKind.FAILED, detail=str(error), ok=False)
         raise
     health.answered()
     if isinstance(answer, Grant) and elapsed_ns(sent, ports.clock.now()) >= wish.timing.loss_age_ns():
@@ -180,7 +183,7 @@ async def _undo(ports: Ports, wish: Wish, token: str, orphan: object) -> None:
     finally:
         ports.reaper.settle(orphan, released=settled)
     if settled:
-        note(ports, wish, Kind.COMPENSATED)
+        note(ports, wish, EventKind.COMPENSATED)
 
 
 def ticket_lease_ns(wish: Wish) -> int:
@@ -209,7 +212,7 @@ async def attempt(
     """Ask once and wait only for the answer. The caller owns `place` and leaves it unless it possesses."""
     came = ports.clock.now()
     if not await _enter(ports, health, wish, place, Patience(came, 0)):
-        ports.observer.measured(_WAIT, wish.family, Outcome.BUSY, 0)
+        ports.observer.measured(_WAIT, wish.family, MeasuredOutcome.BUSY, 0)
         return Busy(wish.key, "another holder in this process", None)
     contest = _Contest(came, place)
     contest.token = ports.entropy.token()
@@ -222,7 +225,7 @@ async def attempt(
         except BackendError as error:
             await _undo_unknown(ports, wish, contest, error, Patience(came, None))
             possession = _without_store(ports, wish, on_error(wish.risk), place, error)
-            _over(ports, wish, contest, Outcome.DEGRADED)
+            _over(ports, wish, contest, MeasuredOutcome.DEGRADED)
             return possession
         if isinstance(answer, Grant):
             if ARMED:
@@ -230,8 +233,8 @@ async def attempt(
             _over(ports, wish, contest, _GRANTED)
             return AcquireResult(contest.token, answer, sent, place)
         contest.asked = False
-        note(ports, wish, Kind.BUSY, detail=answer.owner or "")
-        _over(ports, wish, contest, Outcome.BUSY)
+        note(ports, wish, EventKind.BUSY, detail=answer.owner or "")
+        _over(ports, wish, contest, MeasuredOutcome.BUSY)
         return answer  # noqa: TRY300 - until it is returned it can be interrupted
     except BaseException as error:
         _over(ports, wish, contest, _outcome(error))
@@ -249,12 +252,12 @@ def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error:
     """
     up = isinstance(error, Misconfigured) or error.congested
     if mode is OnError.FAIL_OPEN and not up:
-        kind = Kind.EXERCISED if isinstance(error, Pretended) else Kind.FELL_BACK
+        kind = EventKind.EXERCISED if isinstance(error, Pretended) else EventKind.FELL_BACK
         note(ports, wish, kind, detail=str(error), ok=False)
         return AcquireResult(ports.entropy.token(), None, ports.clock.now(), place, error)
     if wish.risk is None or up:
         raise error
-    note(ports, wish, Kind.DENIED, detail=str(error), ok=False)
+    note(ports, wish, EventKind.DENIED, detail=str(error), ok=False)
     raise PolicyDenied(
         f"risk class {wish.risk} fails closed: {wish.key} is not run without the store ({error})",
         key=wish.key,
@@ -289,7 +292,7 @@ async def acquire(
         if ARMED:
             await areach("flow.acquire.granted")
         ports.observer.waits_no_more(contest)
-        _over(ports, wish, contest, Outcome.DEGRADED if possession.grant is None else _GRANTED)
+        _over(ports, wish, contest, MeasuredOutcome.DEGRADED if possession.grant is None else _GRANTED)
         return possession  # noqa: TRY300 - until it is returned it can be interrupted
     except BaseException as error:
         ports.observer.waits_no_more(contest)
@@ -364,17 +367,17 @@ def _already_held(wish: Wish) -> AlreadyHeld:
     )
 
 
-def _over(ports: Ports, wish: Wish, contest: _Contest, outcome: Outcome) -> None:
+def _over(ports: Ports, wish: Wish, contest: _Contest, outcome: MeasuredOutcome) -> None:
     """The wait is over. It is measured once: who was interrupted while a grant was handed over has had it."""
     if not contest.over:
         contest.over = True
         ports.observer.measured(_WAIT, wish.family, outcome, ports.clock.now().mono - contest.came.mono)
 
 
-def _outcome(error: BaseException) -> Outcome:
+def _outcome(error: BaseException) -> MeasuredOutcome:
     if isinstance(error, AcquireTimeout):
-        return Outcome.BUSY
-    return Outcome.FAILED if isinstance(error, BackendError | PolicyDenied) else Outcome.GIVEN_UP
+        return MeasuredOutcome.BUSY
+    return MeasuredOutcome.FAILED if isinstance(error, BackendError | PolicyDenied) else MeasuredOutcome.GIVEN_UP
 
 
 class _Contest:
@@ -460,7 +463,7 @@ def _found_busy(ports: Ports, wish: Wish, contest: _Contest, answer: Busy) -> No
     contest.contested |= wish.fair and (answer.ahead > 0 or answer.owner != wish.owner)
     if answer.spent:
         contest.token = ports.entropy.token()
-    note(ports, wish, Kind.BUSY, detail=answer.owner or "")
+    note(ports, wish, EventKind.BUSY, detail=answer.owner or "")
 
 
 def _request_limit_ns(ports: Ports, patience: Patience) -> int | None:
@@ -537,7 +540,7 @@ async def _leave(ports: Ports, wish: Wish, ticket: str) -> None:
     except BadInput:
         return  # as in `undo`
     except BackendError as error:
-        note(ports, wish, Kind.FAILED, detail=f"ticket not given back, it will expire: {error}", ok=False)
+        note(ports, wish, EventKind.FAILED, detail=f"ticket not given back, it will expire: {error}", ok=False)
 
 
 def _timed_out(
@@ -545,7 +548,7 @@ def _timed_out(
 ) -> AcquireTimeout | BackendError | PolicyDenied:
     """The wait is over: busy, or, under the `wait` policy, the store never came back."""
     waited = elapsed_ns(patience.came, ports.clock.now()) / NS
-    note(ports, wish, Kind.TIMED_OUT, detail=f"waited {waited:.3f} s", ok=False)
+    note(ports, wish, EventKind.TIMED_OUT, detail=f"waited {waited:.3f} s", ok=False)
     if isinstance(answer, BackendError):
         return answer
     holder = answer.owner if answer is not None else "another holder in this process"

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.histogram import Measure, Outcome
-from holdfast.core.history.events import Kind, Record
-from holdfast.core.ports import Place, Ports, TakesMany
+from holdfast.core.histogram import Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
+from holdfast.core.ports import AcquiresMany, Place, Ports
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.flows.acquire import AcquireResult, Wish, note
 from holdfast.flows.release import Released
@@ -21,11 +21,11 @@ from holdfast.flows.store_health import StoreHealth
 from holdfast.types import Ask, Busy, Grant, Instant, elapsed_ns
 
 _WAIT, _HOLD = Measure.WAIT, Measure.HOLD
-_GRANTED, _RELEASED = Outcome.GRANTED, Outcome.RELEASED
+_GRANTED, _RELEASED = MeasuredOutcome.GRANTED, MeasuredOutcome.RELEASED
 
 
 async def attempt(
-    ports: Ports, health: StoreHealth, store: TakesMany, wishes: Sequence[Wish], places: Sequence[Place]
+    ports: Ports, health: StoreHealth, store: AcquiresMany, wishes: Sequence[Wish], places: Sequence[Place]
 ) -> list[AcquireResult | Busy]:
     """Ask once for all of them. The caller owns the places, and leaves those without a possession."""
     came = ports.clock.now()
@@ -35,7 +35,7 @@ async def attempt(
         Ask(wish.key, ports.entropy.token(), wish.owner, wish.family, wish.timing.ttl_ns)
         for wish in (wishes[at] for at in inside)
     ]
-    outcome = Outcome.FAILED
+    outcome = MeasuredOutcome.FAILED
     try:
         if asks:
             sent = ports.clock.now()
@@ -44,8 +44,8 @@ async def attempt(
                     answers[at] = AcquireResult(said.token, said, sent, places[at])
                 else:
                     answers[at] = said
-                    note(ports, wishes[at], Kind.BUSY, detail=said.owner or "")
-        outcome = Outcome.BUSY
+                    note(ports, wishes[at], EventKind.BUSY, detail=said.owner or "")
+        outcome = MeasuredOutcome.BUSY
     finally:
         waited_ns = ports.clock.now().mono - came.mono
         for wish, answer in zip(wishes, answers, strict=True):
@@ -57,7 +57,7 @@ async def attempt(
 async def _asked(
     ports: Ports,
     health: StoreHealth,
-    store: TakesMany,
+    store: AcquiresMany,
     asks: Sequence[Ask],
     wishes: Sequence[Wish],
     inside: Sequence[int],
@@ -75,7 +75,7 @@ async def _asked(
             health.failed(error)
         if isinstance(error, BackendError):
             for at in inside:
-                note(ports, wishes[at], Kind.FAILED, detail=str(error), ok=False)
+                note(ports, wishes[at], EventKind.FAILED, detail=str(error), ok=False)
         if not isinstance(error, Misconfigured):  # also if it is certain that nothing happened: of some, perhaps
             for ask in asks:
                 ports.reaper.reap(ask.key, ask.token, ask.ttl_ns)
@@ -103,7 +103,7 @@ async def taken_along(ports: Ports, wish: Wish, grant: Grant, sent: Instant, pla
 
 
 async def release(
-    ports: Ports, store: TakesMany, wishes: Sequence[Wish], grants: Sequence[Grant], judged: Sequence[Instant | None]
+    ports: Ports, store: AcquiresMany, wishes: Sequence[Wish], grants: Sequence[Grant], judged: Sequence[Instant | None]
 ) -> list[Released]:
     """Give them back. What the store does not answer for is a warning each, and left to the reaper."""
     try:
@@ -123,14 +123,14 @@ async def release(
     for wish, grant, since, answer in zip(wishes, grants, judged, answers, strict=True):
         began_ns = None if since is None else since.wall
         if answer:
-            note(ports, wish, Kind.RELEASED, fence=grant.fence, began_ns=began_ns)
+            note(ports, wish, EventKind.RELEASED, fence=grant.fence, began_ns=began_ns)
             outcomes.append(Released.YES)
         elif answer is None:
-            note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=detail, ok=False, began_ns=began_ns)
+            note(ports, wish, EventKind.RELEASE_FAILED, fence=grant.fence, detail=detail, ok=False, began_ns=began_ns)
             ports.reaper.reap(grant.key, grant.token, wish.timing.ttl_ns)
             outcomes.append(Released.UNKNOWN)
         else:
-            note(ports, wish, Kind.RELEASE_REFUSED, fence=grant.fence, ok=False, began_ns=began_ns)
+            note(ports, wish, EventKind.RELEASE_REFUSED, fence=grant.fence, ok=False, began_ns=began_ns)
             outcomes.append(Released.NOT_OWNED)
     return outcomes
 
@@ -145,13 +145,15 @@ def momentary(ports: Ports, wish: Wish, answers: Sequence[tuple[str, int | Busy]
     took_ns = over.mono - began.mono
     for key, answer in answers:
         if isinstance(answer, Busy):
-            observer.measured(_WAIT, wish.family, Outcome.BUSY, took_ns)
-            if observer.tally(Kind.BUSY, wish.family):
-                observer.note(Record(Kind.BUSY, over.wall, key, wish.family, wish.owner, detail=answer.owner or ""))
+            observer.measured(_WAIT, wish.family, MeasuredOutcome.BUSY, took_ns)
+            if observer.tally(EventKind.BUSY, wish.family):
+                observer.note(
+                    Record(EventKind.BUSY, over.wall, key, wish.family, wish.owner, detail=answer.owner or "")
+                )
             continue
         observer.measured(_WAIT, wish.family, _GRANTED, took_ns)
         observer.measured(_HOLD, wish.family, _RELEASED, took_ns)
-        for kind in (Kind.GRANTED, Kind.RELEASED):
+        for kind in (EventKind.GRANTED, EventKind.RELEASED):
             if observer.tally(kind, wish.family):
                 about: dict[str, Any] = {"fence": answer, "began_ns": began.wall, "until_ns": over.wall}
                 observer.note(Record(kind, over.wall, key, wish.family, wish.owner, **about))

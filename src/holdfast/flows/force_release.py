@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.states import Event
 from holdfast.core.ports import Ports
 from holdfast.types import AuditRecord
@@ -17,11 +17,11 @@ async def force_release(ports: Ports, key: str, actor: str, reason: str) -> Audi
         return None
     same = holding is not None and holding.fence == record.previous_fence
     family = (holding.family if same and holding is not None else "") or "default"
-    if ports.observer.tally(Kind.FORCED, family):
+    if ports.observer.tally(EventKind.FORCED, family):
         holder = {"holder": record.previous_owner, "holder_fence": record.previous_fence}
         ports.observer.note(
             Record(
-                Kind.FORCED,
+                EventKind.FORCED,
                 record.wall_ns,
                 key,
                 family,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.core.ports import Place, Ports
 from holdfast.errors import BackendError
 from holdfast.flows.acquire import CLEANUP_WAIT_NS, Wish, note
@@ -41,13 +41,13 @@ async def release(ports: Ports, wish: Wish, grant: Grant, since: Instant, judged
         if ARMED:
             await areach("flow.release.answered")
     except BackendError as error:
-        note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False, began_ns=began_ns)
+        note(ports, wish, EventKind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False, began_ns=began_ns)
         _leave_to_the_reaper(ports, wish, grant)
         return Released.UNKNOWN
     if not ours:
-        note(ports, wish, Kind.RELEASE_REFUSED, fence=grant.fence, ok=False, began_ns=began_ns)
+        note(ports, wish, EventKind.RELEASE_REFUSED, fence=grant.fence, ok=False, began_ns=began_ns)
         return Released.NOT_OWNED
-    note(ports, wish, Kind.RELEASED, fence=grant.fence, began_ns=began_ns)
+    note(ports, wish, EventKind.RELEASED, fence=grant.fence, began_ns=began_ns)
     return Released.YES
 
 
@@ -81,9 +81,9 @@ async def _again(ports: Ports, wish: Wish, grant: Grant, since: Instant, orphan:
         )
         settled = True  # "not there" too: this token held the key, so it was released or lost
     except BackendError as error:
-        note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False)
+        note(ports, wish, EventKind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False)
     else:
-        note(ports, wish, Kind.RELEASED, fence=grant.fence)
+        note(ports, wish, EventKind.RELEASED, fence=grant.fence)
     finally:
         if orphan is not None:
             ports.reaper.settle(orphan, released=settled)

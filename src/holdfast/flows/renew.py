@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.core.lease.loss_diagnosis import RenewalRequest
 from holdfast.core.ports import Kept, Ports
 from holdfast.errors import BackendError, Timeout, Unavailable
@@ -70,7 +70,7 @@ async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> 
         if answer.owner != wish.owner:
             return False
         return None if answer.spent else True
-    note(ports, wish, Kind.PROMOTED, fence=answer.fence)
+    note(ports, wish, EventKind.PROMOTED, fence=answer.fence)
     return answer, sent
 
 

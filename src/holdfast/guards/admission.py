@@ -18,7 +18,7 @@ from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import NamedTuple, TypeVar
 
 from holdfast.core.failpoints import reach
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
@@ -114,7 +114,7 @@ class Admission:
         if isinstance(bearer, HeldLease) and not bearer.held:
             newest = None if presented.fence is None else await seen()
             if newest is not None and newest > presented.checked_fence:
-                raise self._stale(Kind.WRITE, presented, newest)
+                raise self._stale(EventKind.WRITE, presented, newest)
             self.lost()
             bearer.ensure_held()  # raises LeaseLost, with the reason
         reach("guard.admitted")
@@ -126,29 +126,29 @@ class Admission:
 
     def repeated(self, presented: Presented, detail: str) -> None:
         """Tell of a step that was refused because it would have ended what had ended already."""
-        self._note(Kind.DUPLICATE, presented, ok=False, detail=detail)
+        self._note(EventKind.DUPLICATE, presented, ok=False, detail=detail)
 
     def entered(self, presented: Presented, outcome: Outcome[V]) -> V | None:
         """What a registration brought: the value, or None where there is nothing yet. Raises if it was refused."""
-        value = None if isinstance(outcome, Absent) else self._value(Kind.READ, presented, outcome)
+        value = None if isinstance(outcome, Absent) else self._value(EventKind.READ, presented, outcome)
         self._count("unfenced" if presented.fence is None else "entered")
-        self._note(Kind.READ, presented, ok=True)
+        self._note(EventKind.READ, presented, ok=True)
         return value
 
     def written(self, presented: Presented, outcome: Outcome[V]) -> V:
         """What a write brought, or the error that says why it was refused."""
-        value = self._value(Kind.WRITE, presented, outcome)
+        value = self._value(EventKind.WRITE, presented, outcome)
         self._count("unfenced" if presented.fence is None else "accepted")
-        self._note(Kind.WRITE, presented, ok=True)
+        self._note(EventKind.WRITE, presented, ok=True)
         return value
 
-    def _value(self, kind: Kind, presented: Presented, outcome: Outcome[V]) -> V:
+    def _value(self, kind: EventKind, presented: Presented, outcome: Outcome[V]) -> V:
         if isinstance(outcome, Accepted):
             return outcome.value
         raise self._refusal(kind, presented, outcome)
 
     def _refusal(
-        self, kind: Kind, presented: Presented, outcome: Stale | Absent | Present | Unregistered
+        self, kind: EventKind, presented: Presented, outcome: Stale | Absent | Present | Unregistered
     ) -> HoldfastError:
         what = presented.resource
         if isinstance(outcome, Stale):
@@ -169,7 +169,7 @@ class Admission:
             resource=what,
         )
 
-    def _stale(self, kind: Kind, presented: Presented, seen: int) -> FencedOut:
+    def _stale(self, kind: EventKind, presented: Presented, seen: int) -> FencedOut:
         fence = presented.checked_fence
         self._count("refused")
         self._note(kind, presented, ok=False, detail=f"seen {seen}", facts={"seen": seen})
@@ -217,7 +217,13 @@ class Admission:
         self._refusals.count(self._shown, name)
 
     def _note(
-        self, kind: Kind, presented: Presented, *, ok: bool, detail: str = "", facts: Mapping[str, int] | None = None
+        self,
+        kind: EventKind,
+        presented: Presented,
+        *,
+        ok: bool,
+        detail: str = "",
+        facts: Mapping[str, int] | None = None,
     ) -> None:
         if self._observer is None:
             return

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self, Unpack, overload
 
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.guards.bearer import Bearer, Fenced
-from holdfast.guards.http.client import Attempt, ClientSettings, ClientStatistics, Presenter
+from holdfast.guards.http.client import ClientSettings, ClientStatistics, FencedRequest, Presenter
 
 try:
     import httpx
@@ -170,7 +170,7 @@ class AsyncFencedTransport(httpx.AsyncBaseTransport):
         await self._transport.__aexit__(exc_type, exc_value, traceback)
 
 
-def _fenced(request: httpx.Request, attempt: Attempt, trace: Callable[[str, Any], object]) -> httpx.Request:
+def _fenced(request: httpx.Request, attempt: FencedRequest, trace: Callable[[str, Any], object]) -> httpx.Request:
     """The request with the headers. A copy: the next hop of a redirect is made from the original."""
     headers = request.headers.copy()
     headers.update(attempt.headers)
@@ -178,14 +178,14 @@ def _fenced(request: httpx.Request, attempt: Attempt, trace: Callable[[str, Any]
     return httpx.Request(request.method, request.url, headers=headers, stream=request.stream, extensions=extensions)
 
 
-def _look(attempt: Attempt, event: str) -> None:
+def _look(attempt: FencedRequest, event: str) -> None:
     if event == _TRYING_AGAIN:
         attempt.trying_again()
     elif event.endswith(_SENDING):
         attempt.sending()
 
 
-def _traced(attempt: Attempt, others: Callable[[str, Any], None] | None) -> Callable[[str, Any], None]:
+def _traced(attempt: FencedRequest, others: Callable[[str, Any], None] | None) -> Callable[[str, Any], None]:
     def trace(event: str, info: Any) -> None:
         _look(attempt, event)
         if others is not None:
@@ -195,7 +195,7 @@ def _traced(attempt: Attempt, others: Callable[[str, Any], None] | None) -> Call
 
 
 def _traced_async(
-    attempt: Attempt, others: Callable[[str, Any], Awaitable[None]] | None
+    attempt: FencedRequest, others: Callable[[str, Any], Awaitable[None]] | None
 ) -> Callable[[str, Any], Awaitable[None]]:
     async def trace(event: str, info: Any) -> None:
         _look(attempt, event)

@@ -15,7 +15,7 @@ from holdfast.guards.sql.identifiers import TableNames
 from holdfast.guards.sql.postgres_rows import PostgresRows, check_connection
 from holdfast.guards.sql.psycopg_driver import Connection, Cursor, dict_row, is_idle
 from holdfast.guards.sql.rows import Found
-from holdfast.guards.sql.statements import Query
+from holdfast.guards.sql.statements import SqlQuery
 from holdfast.guards.sql.table import AnyGuardedTable, B_contra, GuardedRow
 from holdfast.guards.sql.table_flow import TableFlow
 
@@ -39,13 +39,13 @@ class BlockingRows(PostgresRows):
         finally:
             self._ours = before
 
-    async def _fetch(self, query: Query) -> Found | None:
+    async def _fetch(self, query: SqlQuery) -> Found | None:
         if is_idle(self._connection) and not self._connection.autocommit:
             with self._connection.transaction():
                 return self._execute(query)
         return self._execute(query)
 
-    def _execute(self, query: Query) -> Found | None:
+    def _execute(self, query: SqlQuery) -> Found | None:
         with Cursor(self._connection, row_factory=dict_row) as cursor:
             cursor.execute(query.text, query.values)
             return cursor.fetchone() if cursor.description else None

@@ -16,7 +16,7 @@ from holdfast.guards.redis import scripts
 from holdfast.guards.redis.driver import AwaitedClient, BlockingClient
 from holdfast.guards.redis.fence_keys import PREFIX, FenceNames
 from holdfast.guards.redis.replies import outcome, text
-from holdfast.guards.redis.script_runner import BlockingCalls, calls_of
+from holdfast.guards.redis.script_runner import SyncScriptRunner, calls_of
 
 
 class RedisRecord:
@@ -25,7 +25,7 @@ class RedisRecord:
     def __init__(self, client: BlockingClient | AwaitedClient, *, prefix: str = PREFIX) -> None:
         self._calls = calls_of(client)
         self._names = FenceNames(prefix)
-        self.blocking = isinstance(self._calls, BlockingCalls)
+        self.blocking = isinstance(self._calls, SyncScriptRunner)
         """Whether its methods block: guards on an event loop then ask it on a thread."""
 
     async def note(self, place: str, resource: str, fence: int) -> int:

@@ -22,7 +22,7 @@ from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.settings import TableSettings, described
 from holdfast.guards.sql.identifiers import LEDGER_TABLE, TableNames
 from holdfast.guards.sql.rows import Found, RowId, Values
-from holdfast.guards.sql.statements import Query, TableStatements, named
+from holdfast.guards.sql.statements import SqlQuery, TableStatements, named
 from holdfast.guards.sql.table import AnyGuardedTable, B_contra, GuardedRow
 from holdfast.guards.sql.table_flow import TableFlow
 
@@ -96,14 +96,14 @@ class SqliteRows:
         """See `RowStore`."""
         await self._write(self._statements.forget(row))
 
-    async def _write(self, query: Query) -> Found | None:
+    async def _write(self, query: SqlQuery) -> Found | None:
         """Run a statement that changes something, and see it committed unless a transaction is open."""
         if self._connection.in_transaction:
             return self._fetch(query)
         async with self.transaction():
             return self._fetch(query)
 
-    def _fetch(self, query: Query) -> Found | None:
+    def _fetch(self, query: SqlQuery) -> Found | None:
         # A cursor of our own: the connection's row factory is the caller's business.
         cursor = self._connection.cursor()
         cursor.row_factory = None

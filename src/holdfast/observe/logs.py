@@ -155,7 +155,7 @@ class TextFormatter(logging.Formatter):
         return line if not trace else "\n  ".join((line, *map(_printable, trace.splitlines())))
 
 
-class Paced(logging.Filter):
+class RateLimitedLog(logging.Filter):
     """Limits the lines of others, such as drivers in an outage, as ours are: by logger and text, and the rest counted.
 
     For handlers. Lines that are limited already, and those of jobs, pass. How many were left out before a line is said

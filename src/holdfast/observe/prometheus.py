@@ -20,7 +20,7 @@ from holdfast.core.metric_reading import Reading
 from holdfast.core.name_prefixes import DEFAULT, check_metric_prefix
 from holdfast.errors import Misconfigured
 from holdfast.observe.metrics.collect import HasManager, LocksCollection, families_of, manager_of
-from holdfast.observe.metrics.samples import Sample, samples
+from holdfast.observe.metrics.samples import MetricSample, samples
 from holdfast.observe.metrics.table import Metric, MetricKind
 from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.thread_runtime import Mutex
@@ -39,16 +39,16 @@ _mutex: Final = Mutex()
 _BOUNDS: Final = (*(f"{bound / NS:g}" for bound in LADDER_NS), "+Inf")
 
 
-class Samples(Collector):
+class PrometheusCollector(Collector):
     """What is read at each scrape, as a collector of prometheus-client."""
 
-    def __init__(self, read: Callable[[], Iterable[Sample]], prefix: str = DEFAULT) -> None:
+    def __init__(self, read: Callable[[], Iterable[MetricSample]], prefix: str = DEFAULT) -> None:
         self._read = read
         self._prefix = prefix
 
     def collect(self) -> Iterator[Any]:
         """The families of metrics that there are samples of."""
-        members: dict[Metric, list[Sample]] = {}
+        members: dict[Metric, list[MetricSample]] = {}
         for sample in self._read():
             members.setdefault(sample.metric, []).append(sample)
         for metric, found in members.items():
@@ -89,7 +89,7 @@ def register(
         gathering = gatherings.get(prefix)
         if gathering is None:
             gathering = LocksCollection()
-            registry.register(Samples(gathering.samples, prefix))
+            registry.register(PrometheusCollector(gathering.samples, prefix))
             gatherings[prefix] = gathering
     gathering.add(manager, names)
     return Registration(gathering, manager)
@@ -100,11 +100,11 @@ def rendered(readings: Iterable[Reading], accept: str = "", prefix: str = DEFAUL
     encode, content_type = choose_encoder(accept)
     found = list(readings)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Samples(lambda: samples(found), prefix))
+    registry.register(PrometheusCollector(lambda: samples(found), prefix))
     return encode(registry), content_type
 
 
-def _family(metric: Metric, found: Iterable[Sample], prefix: str) -> Any:
+def _family(metric: Metric, found: Iterable[MetricSample], prefix: str) -> Any:
     name = metric.under(prefix)
     made: Any
     if metric.kind is MetricKind.HISTOGRAM:
@@ -120,7 +120,7 @@ def _family(metric: Metric, found: Iterable[Sample], prefix: str) -> Any:
     return made
 
 
-def _values(metric: Metric, sample: Sample) -> list[str]:
+def _values(metric: Metric, sample: MetricSample) -> list[str]:
     return [sample.labels[label] for label in metric.labels]
 
 

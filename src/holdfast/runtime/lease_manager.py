@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.histogram import Measure, Outcome
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.histogram import Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease import loss_diagnosis
 from holdfast.core.lease.latency import Tail
 from holdfast.core.lease.states import Event, State
@@ -42,7 +42,7 @@ from holdfast.types import MS, NS, Duration, Instant, Owner, duration_ns
 log = logging.getLogger("holdfast")
 
 # Looked up for every lease, and slowly on an enum of Python 3.11.
-_HOLD, _RELEASED, _LOST = Measure.HOLD, Outcome.RELEASED, State.LOST
+_HOLD, _RELEASED, _LOST = Measure.HOLD, MeasuredOutcome.RELEASED, State.LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class LeaseManager:
         """Turn what a flow got into a tenure. Unless it is meant to expire, `keep` it as soon as its lease exists."""
         lease_record = LeaseRecord(wish, possession.token, possession.grant, possession.sent, self.clock, self.tail)
         if possession.grant is not None:
-            self._note(lease_record, Kind.GRANTED)
+            self._note(lease_record, EventKind.GRANTED)
         if not looked_after:
             return lease_record
         lease_record.place, lease_record.contested = possession.place, possession.contested
@@ -176,24 +176,24 @@ class LeaseManager:
             held=sum(lease_record.recorded.live for lease_record in lease_records),
             waiting=waiting,
             degraded=sum(lease_record.degraded for lease_record in lease_records),
-            granted=total(Kind.GRANTED),
-            busy=total(Kind.BUSY),
+            granted=total(EventKind.GRANTED),
+            busy=total(EventKind.BUSY),
             busy_peak_to_mean=burst.peak_to_mean,
             busy_fano=burst.fano,
-            timed_out=total(Kind.TIMED_OUT),
-            store_errors=total(Kind.FAILED),
+            timed_out=total(EventKind.TIMED_OUT),
+            store_errors=total(EventKind.FAILED),
             renewed=self.keeper.renewed,
             renew_requests=self.keeper.requests,
-            unconfirmed=total(Kind.UNCONFIRMED),
-            lost=total(Kind.LOST),
-            released=total(Kind.RELEASED),
-            not_owned=total(Kind.RELEASE_REFUSED),
-            release_failures=total(Kind.RELEASE_FAILED),
-            compensated=total(Kind.COMPENSATED),
-            fallbacks=total(Kind.FELL_BACK),
-            exercised=total(Kind.EXERCISED),
-            promotions=total(Kind.PROMOTED),
-            denied=total(Kind.DENIED),
+            unconfirmed=total(EventKind.UNCONFIRMED),
+            lost=total(EventKind.LOST),
+            released=total(EventKind.RELEASED),
+            not_owned=total(EventKind.RELEASE_REFUSED),
+            release_failures=total(EventKind.RELEASE_FAILED),
+            compensated=total(EventKind.COMPENSATED),
+            fallbacks=total(EventKind.FELL_BACK),
+            exercised=total(EventKind.EXERCISED),
+            promotions=total(EventKind.PROMOTED),
+            denied=total(EventKind.DENIED),
             keeper_lag=self.keeper.lag_ns() / NS,
             renew_tail=self.tail.value_ns / NS,
             breaker_open=self.health.open,
@@ -249,7 +249,7 @@ class LeaseManager:
             restart()
 
     def _unconfirmed(self, lease_record: LeaseRecord) -> None:
-        self._note(lease_record, Kind.UNCONFIRMED)
+        self._note(lease_record, EventKind.UNCONFIRMED)
 
     def _ended(self, lease_record: LeaseRecord) -> None:
         """A tenure is over. After a release the place is left when the store has been told; after a loss, now."""
@@ -257,25 +257,25 @@ class LeaseManager:
         late_ns = self.keeper.late_ns(lease_record.recorded.confirmed.mono) if lost else 0  # releases are many
         if lease_record.degraded and lease_record.asked:
             self.keeper.reap(lease_record.key, lease_record.token, lease_record.timing.ttl_ns)
-        self._measure_hold(lease_record, Outcome.LOST if lost else _RELEASED)
+        self._measure_hold(lease_record, MeasuredOutcome.LOST if lost else _RELEASED)
         if lost:
             if lease_record.place is not None:
                 lease_record.place.leave()
-            self._note(lease_record, Kind.LOST, ok=False, starved_ns=late_ns)
+            self._note(lease_record, EventKind.LOST, ok=False, starved_ns=late_ns)
         elif lease_record.degraded:
-            self._note(lease_record, Kind.LET_GO)
+            self._note(lease_record, EventKind.LET_GO)
 
-    def _measure_hold(self, lease_record: LeaseRecord, outcome: Outcome) -> None:
+    def _measure_hold(self, lease_record: LeaseRecord, outcome: MeasuredOutcome) -> None:
         # Whoever gives a lease back has just asked whether it is held; that reading of the clock is good enough.
         over = lease_record.judged if outcome is _RELEASED and lease_record.judged is not None else self.clock.now()
         self.recorder.measured(_HOLD, lease_record.wish.family, outcome, over.mono - lease_record.recorded.granted.mono)
 
     def _warn(self, lease_record: LeaseRecord) -> None:
-        self._note(lease_record, Kind.WARNED)
+        self._note(lease_record, EventKind.WARNED)
         if lease_record.on_warning is not None:
             self.callbacks.submit(lease_record.on_warning)
 
-    def _note(self, lease_record: LeaseRecord, kind: Kind, *, ok: bool = True, starved_ns: int = 0) -> None:
+    def _note(self, lease_record: LeaseRecord, kind: EventKind, *, ok: bool = True, starved_ns: int = 0) -> None:
         wish = lease_record.wish
         if not self.recorder.tally(kind, wish.family):
             return
@@ -293,8 +293,8 @@ class LeaseManager:
                 began_ns=standing.confirmed.wall,
                 until_ns=standing.confirmed.wall + wish.timing.loss_age_ns(self.tail.value_ns),
                 ok=ok,
-                detail=failure.error if kind is Kind.UNCONFIRMED and failure is not None else "",
-                facts=self._autopsy(lease_record, now, starved_ns) if kind is Kind.LOST else None,
+                detail=failure.error if kind is EventKind.UNCONFIRMED and failure is not None else "",
+                facts=self._autopsy(lease_record, now, starved_ns) if kind is EventKind.LOST else None,
             )
         )
 

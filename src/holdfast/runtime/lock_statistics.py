@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from holdfast.core.histogram import NOTHING, Outcome
-from holdfast.core.history.events import Kind
+from holdfast.core.histogram import NOTHING, MeasuredOutcome
+from holdfast.core.history.events import EventKind
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.statistics import FamilyMeasurements
@@ -18,20 +18,20 @@ from holdfast.types import MS, NS, LossReason
 
 LATELY_NS: Final = 15 * NS  # what was worst in it is shown: whoever scrapes that often misses nothing
 BUCKETS: Final[Mapping[str, int]] = {"50ms": 50 * MS, "500ms": 500 * MS}
-COUNTED: Final[Mapping[str, Kind]] = {
-    "granted": Kind.GRANTED,
-    "busy": Kind.BUSY,
-    "timed_out": Kind.TIMED_OUT,
-    "store_errors": Kind.FAILED,
-    "unconfirmed": Kind.UNCONFIRMED,
-    "released": Kind.RELEASED,
-    "not_owned": Kind.RELEASE_REFUSED,
-    "release_failures": Kind.RELEASE_FAILED,
-    "compensated": Kind.COMPENSATED,
-    "promoted": Kind.PROMOTED,
-    "forced": Kind.FORCED,
+COUNTED: Final[Mapping[str, EventKind]] = {
+    "granted": EventKind.GRANTED,
+    "busy": EventKind.BUSY,
+    "timed_out": EventKind.TIMED_OUT,
+    "store_errors": EventKind.FAILED,
+    "unconfirmed": EventKind.UNCONFIRMED,
+    "released": EventKind.RELEASED,
+    "not_owned": EventKind.RELEASE_REFUSED,
+    "release_failures": EventKind.RELEASE_FAILED,
+    "compensated": EventKind.COMPENSATED,
+    "promoted": EventKind.PROMOTED,
+    "forced": EventKind.FORCED,
 }
-_ANSWERS: Final = (Outcome.ANSWERED, Outcome.UNANSWERED)
+_ANSWERS: Final = (MeasuredOutcome.ANSWERED, MeasuredOutcome.UNANSWERED)
 _NEVER: Final = FamilyMeasurements(0, 0, 0, {}, {}, {}, {}, {}, {}, {}, NOTHING)
 
 
@@ -56,7 +56,7 @@ def of_locks(manager: LeaseManager, families: Iterable[str] = (), risks: Iterabl
             "breaker_open": manager.health.open,
             "loop_lag_ns": lag_ns,
             "collection_ns": manager.collection_ns(since_ns),
-            "policy_switches": manager.recorder.total(Kind.POLICY),
+            "policy_switches": manager.recorder.total(EventKind.POLICY),
         },
     )
 
@@ -71,7 +71,13 @@ def _family(found: FamilyMeasurements, risks: Iterable[str]) -> Iterator[tuple[s
     yield "fallbacks", {**by_risk, **found.fallbacks}
     yield "exercised", found.exercised
     yield "denied", {**by_risk, **found.denied}
-    yield "wait_ns", {str(outcome): each for outcome, each in found.wait.items()} or {str(Outcome.GRANTED): NOTHING}
-    yield "hold_ns", {str(outcome): each for outcome, each in found.hold.items()} or {str(Outcome.RELEASED): NOTHING}
+    yield (
+        "wait_ns",
+        {str(outcome): each for outcome, each in found.wait.items()} or {str(MeasuredOutcome.GRANTED): NOTHING},
+    )
+    yield (
+        "hold_ns",
+        {str(outcome): each for outcome, each in found.hold.items()} or {str(MeasuredOutcome.RELEASED): NOTHING},
+    )
     yield "left_ns", found.left
     yield "renewed", found.left.number

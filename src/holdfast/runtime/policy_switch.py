@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.error_policy import OnError, Policy, parse_busy_jitter, parse_mode, parse_policy
 from holdfast.core.lease.policy_exercise import Exercise, parse_exercise, refusal
 from holdfast.core.ports import Clock, Entropy, Journal
@@ -157,9 +157,9 @@ class PolicySwitch:
         self._policy = self._policy.with_class(risk, mode)
         self._history = [*self._history[-HISTORY_MAX + 1 :], change]
         detail = f"{change.before} to {mode} by {actor}" + (f": {reason}" if reason else "")
-        if not self._journal.tally(Kind.POLICY, "default"):
+        if not self._journal.tally(EventKind.POLICY, "default"):
             return change
-        self._journal.note(Record(Kind.POLICY, now, "", owner=actor, risk=risk, reason=str(mode), detail=detail))
+        self._journal.note(Record(EventKind.POLICY, now, "", owner=actor, risk=risk, reason=str(mode), detail=detail))
         return change
 
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from holdfast.core.histogram import Distribution, Histogram, Measure, Outcome
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.histogram import Distribution, Histogram, Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.log_rate import LogRate
 from holdfast.core.ports import Clock, Gauging, Observer
 from holdfast.core.tuning.burstiness import BUCKET_NS, Burst, Burstiness
@@ -27,7 +27,7 @@ _log = logging.getLogger("holdfast")
 LINES_MAX = 50  # of one kind and family, in a window of `core.log_rate`
 FAMILIES_MAX = 100
 DENIED_MAX = 100  # risk classes that were refused to run without the store
-_BUSY = Kind.BUSY  # looked up for every lease, and slowly on an enum of Python 3.11
+_BUSY = EventKind.BUSY  # looked up for every lease, and slowly on an enum of Python 3.11
 OTHER = "other"  # what is beyond these is counted together: somebody has put an id into the name of a family or class
 
 
@@ -40,18 +40,18 @@ class Recorder:
         self._clock = clock
         self._busy = Burstiness()
         self._broken: set[int] = set()
-        self._rates: dict[tuple[Kind, str], LogRate] = {}
+        self._rates: dict[tuple[EventKind, str], LogRate] = {}
         self._mutex = Mutex()
         self._gauging: list[Gauging] = [each for each in observers if isinstance(each, Gauging)]
-        self._by_label: Counter[tuple[Kind, str, str]] = Counter()
-        self._measures: dict[tuple[Measure, str, Outcome], Distribution] = {}
+        self._by_label: Counter[tuple[EventKind, str, str]] = Counter()
+        self._measures: dict[tuple[Measure, str, MeasuredOutcome], Distribution] = {}
         self._waiters: dict[object, str] = {}
         self._families: dict[str, str] = {}
         self._denied: set[str] = set()
         self._items: dict[str, tuple[str, str]] = {}
-        self.counts: Counter[tuple[Kind, str]] = Counter()
+        self.counts: Counter[tuple[EventKind, str]] = Counter()
 
-    def tally(self, kind: Kind, family: str) -> bool:
+    def tally(self, kind: EventKind, family: str) -> bool:
         """Count it. True when it is worth a record: somebody listens, or a person should read of it."""
         self.counts[kind, self._families.get(family) or self.label(family)] += 1
         if kind is _BUSY and self._clock is not None:
@@ -61,9 +61,9 @@ class Recorder:
     def note(self, record: Record) -> None:
         """Something that was counted happened like this."""
         if record.kind in _LABELLED:
-            label, family = record.reason if record.kind is Kind.LOST else record.risk, self.label(record.family)
+            label, family = record.reason if record.kind is EventKind.LOST else record.risk, self.label(record.family)
             with self._mutex:  # alerts compare this count between replicas, so not one of it is lost to a race
-                if record.kind is Kind.DENIED:
+                if record.kind is EventKind.DENIED:
                     label = self._denied_label(label or "")
                 self._by_label[record.kind, family, label or ""] += 1
         if record.kind in _LINES:
@@ -81,7 +81,7 @@ class Recorder:
             if mark and rest.endswith("}") and "{" not in rest:
                 self._items[family] = prefix, rest[:-1]
 
-    def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+    def measured(self, measure: Measure, family: str, outcome: MeasuredOutcome, ns: int) -> None:
         """Something took so long."""
         found = self._measures.get((measure, family, outcome)) or self._distribution(measure, family, outcome)
         found.observe(ns)
@@ -89,7 +89,7 @@ class Recorder:
             for each in self._gauging:
                 self._guarded("an observer", id(each), partial(each.measured, measure, family, outcome, ns))
 
-    def _distribution(self, measure: Measure, family: str, outcome: Outcome) -> Distribution:
+    def _distribution(self, measure: Measure, family: str, outcome: MeasuredOutcome) -> Distribution:
         key = measure, self.label(family) if family else "", outcome
         return self._measures.get(key) or self._measures.setdefault(key, Distribution())
 
@@ -116,7 +116,7 @@ class Recorder:
         """How many callers wait, by family."""
         return Counter(map(self.label, list(self._waiters.values())))
 
-    def measures(self) -> dict[tuple[Measure, str, Outcome], Histogram]:
+    def measures(self) -> dict[tuple[Measure, str, MeasuredOutcome], Histogram]:
         """What was measured, by family (of those that have a label) and outcome."""
         return {key: found.read() for key, found in list(self._measures.items())}
 
@@ -139,15 +139,15 @@ class Recorder:
             self._denied.add(risk)
         return risk if risk in self._denied else OTHER
 
-    def by_risk(self, kind: Kind) -> dict[tuple[str, str], int]:
+    def by_risk(self, kind: EventKind) -> dict[tuple[str, str], int]:
         """How often a fallback or refusal happened (`FELL_BACK`, `EXERCISED`, `DENIED`), by family and risk class."""
         return self._labelled(kind)
 
     def by_reason(self) -> dict[tuple[str, str], int]:
         """How many leases were lost, by family and reason."""
-        return self._labelled(Kind.LOST)
+        return self._labelled(EventKind.LOST)
 
-    def _labelled(self, kind: Kind) -> dict[tuple[str, str], int]:
+    def _labelled(self, kind: EventKind) -> dict[tuple[str, str], int]:
         with self._mutex:
             return {(family, label): count for (each, family, label), count in self._by_label.items() if each is kind}
 
@@ -160,7 +160,7 @@ class Recorder:
         """How bunched the lock-busy retries of the last minute were, counted in buckets of this width."""
         return Burst(0, 0.0, 0.0) if self._clock is None else self._busy.read(self._clock.now().mono, width_ns)
 
-    def total(self, kind: Kind) -> int:
+    def total(self, kind: EventKind) -> int:
         """How often something happened, over all families."""
         return sum(count for (counted, _), count in list(self.counts.items()) if counted is kind)
 
@@ -195,7 +195,7 @@ class Recorder:
             "family": record.family,
             "fence": record.fence,
             "reason": reason,
-            "error": record.detail or (LOCK_NOT_OWNED if record.kind is Kind.RELEASE_REFUSED else ""),
+            "error": record.detail or (LOCK_NOT_OWNED if record.kind is EventKind.RELEASE_REFUSED else ""),
         }
         extra = {"holdfast": fields, "holdfast_event": line, "holdfast_kind": str(record.kind)}
         _log.log(level, "%s: %s", line, shown_fields(fields), extra=extra)
@@ -205,22 +205,22 @@ class Recorder:
         return {name: record.key[len(prefix) :]} if name and record.key.startswith(prefix) else {}
 
 
-_LABELLED = frozenset({Kind.FELL_BACK, Kind.EXERCISED, Kind.DENIED, Kind.LOST})
+_LABELLED = frozenset({EventKind.FELL_BACK, EventKind.EXERCISED, EventKind.DENIED, EventKind.LOST})
 
-_LINES: dict[Kind, tuple[int, str]] = {
-    Kind.UNCONFIRMED: (logging.WARNING, "{noun} renewal failed"),
-    Kind.WARNED: (logging.WARNING, "{noun} is close to being lost"),
-    Kind.LOST: (logging.ERROR, "{noun} lost"),
-    Kind.RELEASE_REFUSED: (logging.WARNING, "lock release skipped: token mismatch"),
-    Kind.RELEASE_FAILED: (logging.WARNING, "{noun} release failed"),
-    Kind.FELL_BACK: (
+_LINES: dict[EventKind, tuple[int, str]] = {
+    EventKind.UNCONFIRMED: (logging.WARNING, "{noun} renewal failed"),
+    EventKind.WARNED: (logging.WARNING, "{noun} is close to being lost"),
+    EventKind.LOST: (logging.ERROR, "{noun} lost"),
+    EventKind.RELEASE_REFUSED: (logging.WARNING, "lock release skipped: token mismatch"),
+    EventKind.RELEASE_FAILED: (logging.WARNING, "{noun} release failed"),
+    EventKind.FELL_BACK: (
         logging.ERROR,
         "distributed lock failed — using local-only lock; a cross-replica race is possible",
     ),
     # Other words than a real one: whoever searches the log for that must not find this.
-    Kind.EXERCISED: (logging.WARNING, "exercise of the error policy: {noun} runs under the local lock only"),
-    Kind.PROMOTED: (logging.WARNING, "{noun} promoted: the store is back and the lease is full again"),
-    Kind.DENIED: (logging.ERROR, "{noun} denied: the store is down and the risk class fails closed"),
-    Kind.POLICY: (logging.WARNING, "error policy switched"),
-    Kind.FORCED: (logging.WARNING, "{noun} released by force"),
+    EventKind.EXERCISED: (logging.WARNING, "exercise of the error policy: {noun} runs under the local lock only"),
+    EventKind.PROMOTED: (logging.WARNING, "{noun} promoted: the store is back and the lease is full again"),
+    EventKind.DENIED: (logging.ERROR, "{noun} denied: the store is down and the risk class fails closed"),
+    EventKind.POLICY: (logging.WARNING, "error policy switched"),
+    EventKind.FORCED: (logging.WARNING, "{noun} released by force"),
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.core.lease.latency import Tail
 from holdfast.core.lease.states import Event, State, remaining_ns
 from holdfast.core.ports import Ports
@@ -263,13 +263,13 @@ class Renewer:
         self._tail.observe(latency)
         self.requests += 1
         measured = self._ports.observer.measured
-        measured(Measure.RENEW, "", Outcome.ANSWERED if answered else Outcome.UNANSWERED, latency)
+        measured(Measure.RENEW, "", MeasuredOutcome.ANSWERED if answered else MeasuredOutcome.UNANSWERED, latency)
         if answered:
             now = self._ports.clock.now()
             for lease_record, standing in zip(batch, before, strict=True):
                 if lease_record.recorded.state is State.HELD:
                     left = remaining_ns(standing, lease_record.timing, now)
-                    measured(Measure.LEFT, lease_record.wish.family, Outcome.ANSWERED, left)
+                    measured(Measure.LEFT, lease_record.wish.family, MeasuredOutcome.ANSWERED, left)
         renewed: dict[int, list[LeaseRecord]] = {}
         for lease_record in batch:
             standing = lease_record.recorded

@@ -26,7 +26,7 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from holdfast.core.ports import Clock
-from holdfast.core.rolling_max import Longest
+from holdfast.core.rolling_max import RollingMax
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import MS, NS
 
@@ -35,7 +35,7 @@ class GarbageCollections:
     """How long the garbage collector has stopped this process."""
 
     def __init__(self) -> None:
-        self._longest = Longest()
+        self._longest = RollingMax()
         self._began_ns = 0
 
     def longest_ns(self, since_ns: int) -> int:
@@ -69,7 +69,7 @@ class LoopWatch:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._longest = Longest()
+        self._longest = RollingMax()
         self._asked_ns: int | None = None
 
     def ask(self) -> None:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.core.histogram import NOTHING, Histogram, Measure, Outcome
-from holdfast.core.history.events import Kind
+from holdfast.core.histogram import NOTHING, Histogram, Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.recorder import Recorder
 
@@ -22,13 +22,13 @@ class FamilyMeasurements:
     held: int
     degraded: int  # of those held: without the store
     waiting: int
-    counts: Mapping[Kind, int]
+    counts: Mapping[EventKind, int]
     lost: Mapping[str, int]  # by reason
     fallbacks: Mapping[str, int]  # by risk class; "" is none
     exercised: Mapping[str, int]
     denied: Mapping[str, int]
-    wait: Mapping[Outcome, Histogram]
-    hold: Mapping[Outcome, Histogram]
+    wait: Mapping[MeasuredOutcome, Histogram]
+    hold: Mapping[MeasuredOutcome, Histogram]
     left: Histogram  # what leases still had when a renewal was confirmed
 
     @property
@@ -45,7 +45,7 @@ class Measurements:
     """All families of one `Locks`, and the requests that renewed leases of all of them together."""
 
     families: Mapping[str, FamilyMeasurements]
-    renewals: Mapping[Outcome, Histogram]
+    renewals: Mapping[MeasuredOutcome, Histogram]
 
 
 def measurements(recorder: Recorder, lease_records: Iterable[LeaseRecord]) -> Measurements:
@@ -58,14 +58,14 @@ def measurements(recorder: Recorder, lease_records: Iterable[LeaseRecord]) -> Me
             held[family] += 1
             degraded[family] += lease_record.degraded
     waiting = recorder.waiters()
-    counts: dict[str, Counter[Kind]] = {}
+    counts: dict[str, Counter[EventKind]] = {}
     for (kind, family), count in list(recorder.counts.items()):
         counts.setdefault(family, Counter())[kind] = count
     labelled = {
-        kind: _by_family(recorder.by_reason() if kind is Kind.LOST else recorder.by_risk(kind))
-        for kind in (Kind.LOST, Kind.FELL_BACK, Kind.EXERCISED, Kind.DENIED)
+        kind: _by_family(recorder.by_reason() if kind is EventKind.LOST else recorder.by_risk(kind))
+        for kind in (EventKind.LOST, EventKind.FELL_BACK, EventKind.EXERCISED, EventKind.DENIED)
     }
-    measured: dict[tuple[Measure, str], dict[Outcome, Histogram]] = {}
+    measured: dict[tuple[Measure, str], dict[MeasuredOutcome, Histogram]] = {}
     for (measure, family, outcome), found in recorder.measures().items():
         measured.setdefault((measure, family), {})[outcome] = found
     names = {*held, *waiting, *counts, *(family for _, family in measured if family)}
@@ -76,13 +76,13 @@ def measurements(recorder: Recorder, lease_records: Iterable[LeaseRecord]) -> Me
                 degraded=degraded[name],
                 waiting=waiting[name],
                 counts=counts.get(name, {}),
-                lost=labelled[Kind.LOST].get(name, {}),
-                fallbacks=labelled[Kind.FELL_BACK].get(name, {}),
-                exercised=labelled[Kind.EXERCISED].get(name, {}),
-                denied=labelled[Kind.DENIED].get(name, {}),
+                lost=labelled[EventKind.LOST].get(name, {}),
+                fallbacks=labelled[EventKind.FELL_BACK].get(name, {}),
+                exercised=labelled[EventKind.EXERCISED].get(name, {}),
+                denied=labelled[EventKind.DENIED].get(name, {}),
                 wait=measured.get((Measure.WAIT, name), {}),
                 hold=measured.get((Measure.HOLD, name), {}),
-                left=measured.get((Measure.LEFT, name), {}).get(Outcome.ANSWERED, NOTHING),
+                left=measured.get((Measure.LEFT, name), {}).get(MeasuredOutcome.ANSWERED, NOTHING),
             )
             for name in sorted(names)
         },

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast.core.ports import Clock
-from holdfast.core.rolling_max import Longest
+from holdfast.core.rolling_max import RollingMax
 from holdfast.core.timer_wheel import TimerWheel
 from holdfast.flows.log import say
 from holdfast.runtime.run_sync import run_now
@@ -63,7 +63,7 @@ class TimerThread(Generic[T]):
         # How far ahead of their due time items are entered, at the least. A thread with nothing to do naps this long:
         # items that are entered meanwhile cannot come due sooner, so no short lease needs to wake it.
         self._lead_ns = IDLE_NS
-        self._late = Longest()
+        self._late = RollingMax()
         self._free_ns = 0  # since when the thread has nothing to do but to wait for what is due
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.aio.leader import Leader
 from holdfast.aio.lease import Lease
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import Violation
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease_base import is_loss_of
@@ -181,7 +181,7 @@ class Election(Scene):
             stopped = any(each.stopped for each in (host.domain, host.loop_thread, host.keeper_thread))
             stopped = stopped or host.clock.asleep_ns != slept_ns
             if not stopped and lease.key == record.key and lease.fence != record.fence:
-                old = Record(Kind.STEP, record.at_ns, record.key, owner=host.name, fence=lease.fence)
+                old = Record(EventKind.STEP, record.at_ns, record.key, owner=host.name, fence=lease.fence)
                 text = f"the work of term {lease.fence} goes on when the leadership is given to another"
                 self._unended.append(Violation("C4", record.key, text, record, old))
 
@@ -190,9 +190,9 @@ class Election(Scene):
         handed: dict[tuple[str, int], int] = {}
         broken: list[tuple[int, str]] = []  # when, and of which key; of all keys: ""
         for record in history:
-            if record.kind is Kind.HANDED and record.fence is not None:
+            if record.kind is EventKind.HANDED and record.fence is not None:
                 handed[record.key, record.fence] = record.at_ns
-            elif record.kind in (Kind.FORGOT, Kind.FORCED):
+            elif record.kind in (EventKind.FORGOT, EventKind.FORCED):
                 broken.append((record.at_ns, record.key))
 
         def excused(key: str, fence: int, at_ns: int) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.failpoints import armed
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import BackendError, FencedOut, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.testing.simdomain import Domain
@@ -100,7 +100,7 @@ class GuardedResource(Server):
             self._complain(f"reading has changed {before.number} into {self._found.number}")
         self._watch_fence(before.fence, fence)
         if ok is not None or self._registered(before.fence, fence):
-            self._note(Kind.READ, owner, fence, ok=ok is not False, value=self._applied[-1])
+            self._note(EventKind.READ, owner, fence, ok=ok is not False, value=self._applied[-1])
         if isinstance(outcome, BackendError):
             return outcome
         if not ok:
@@ -119,13 +119,13 @@ class GuardedResource(Server):
             if self._found.number != (None if order.deletes else order.number):
                 self._complain(f"{self._found.number} is there where {order.number} was to be written")
             self._applied.append(order.number)
-            self._note(Kind.WRITE, owner, fence, ok=True, value=order.number, based_on=based_on)
+            self._note(EventKind.WRITE, owner, fence, ok=True, value=order.number, based_on=based_on)
             if ok is False:
                 self._complain(f"{order.number} was refused and written all the same")
         elif ok is False:
-            self._note(Kind.WRITE, owner, fence, ok=False, value=order.number, based_on=based_on)
+            self._note(EventKind.WRITE, owner, fence, ok=False, value=order.number, based_on=based_on)
         elif self._registered(before.fence, fence):  # killed after the door, or found to be a repetition
-            self._note(Kind.READ, owner, fence, ok=True, value=self._applied[-1])
+            self._note(EventKind.READ, owner, fence, ok=True, value=self._applied[-1])
         if isinstance(outcome, BackendError):
             return outcome
         if ok and order.number not in self._applied:
@@ -189,7 +189,9 @@ class GuardedResource(Server):
         if after != before and (after is None or after != fence or (before is not None and after < before)):
             self._complain(f"fence {fence} came, and what is remembered went from {before} to {after}")
 
-    def _note(self, kind: Kind, owner: str, fence: int, *, ok: bool, value: int, based_on: int | None = None) -> None:
+    def _note(
+        self, kind: EventKind, owner: str, fence: int, *, ok: bool, value: int, based_on: int | None = None
+    ) -> None:
         now = self._world.loop.now_ns
         self._world.note(Record(kind, now, self.key, owner=owner, fence=fence, ok=ok, value=value, based_on=based_on))
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.aio.lease import Lease
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import Violation, check
 from holdfast.errors import BackendError
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKFLOW_RUN
@@ -50,8 +50,24 @@ RESTART_NS: Final = NS // 2  # after which whoever could not start is started ag
 STOP_NS: Final = 90 * NS  # within which a process must have ended in peace
 
 _CHECKED: Final = {
-    *(Kind.GRANTED, Kind.PROMOTED, Kind.LOST, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED),
-    *(Kind.READ, Kind.WRITE, Kind.STEP, Kind.HANDED, Kind.EXTENDED, Kind.ENDED, Kind.FORGOT, Kind.FORCED),
+    *(
+        EventKind.GRANTED,
+        EventKind.PROMOTED,
+        EventKind.LOST,
+        EventKind.RELEASED,
+        EventKind.RELEASE_REFUSED,
+        EventKind.RELEASE_FAILED,
+    ),
+    *(
+        EventKind.READ,
+        EventKind.WRITE,
+        EventKind.STEP,
+        EventKind.HANDED,
+        EventKind.EXTENDED,
+        EventKind.ENDED,
+        EventKind.FORGOT,
+        EventKind.FORCED,
+    ),
 }
 _DECIDING: Final = (SCHEDULER_JOB.key(job=""), WORKFLOW_RUN.key(run=""))
 _LIVE_JOBS: Final = "SELECT COUNT(*) FROM plane_job WHERE state NOT IN (SELECT value FROM json_each(?))"
@@ -201,7 +217,9 @@ class PlaneWorld:
             until = known.sent_ns[name] + host.clock.true_ns(lease_record.timing.loss_age_ns())
             until = min(until, known.refused_ns.get(name, until))
         fence = None if lease_record.grant is None else lease_record.grant.fence
-        self.note(Record(Kind.STEP, self.loop.now_ns, lease_record.key, owner=host.name, fence=fence, until_ns=until))
+        self.note(
+            Record(EventKind.STEP, self.loop.now_ns, lease_record.key, owner=host.name, fence=fence, until_ns=until)
+        )
 
     def failpoint(self, host: SimHost, where: str) -> bool:
         """A named place at which a pause hurts most. True: the host is paused there, from its next step on."""
@@ -331,7 +349,7 @@ class PlaneWorld:
         """What the checkers read."""
         effects: dict[str, list[Record]] = defaultdict(list)
         for record in self.history:
-            if record.kind is Kind.WRITE and record.ok:
+            if record.kind is EventKind.WRITE and record.ok:
                 effects[record.key].append(record)
         rows = self.database.query("SELECT id, state, result FROM plane_job ORDER BY id")
         events: dict[str, list[tuple[str | None, str]]] = defaultdict(list)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import Violation, check
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.leases.lock_spec import LockSettings
@@ -27,7 +27,7 @@ from holdfast.stores.memory.store import CAPABILITIES
 from holdfast.stores.quorum.engine import quorum_capabilities
 from holdfast.stores.quorum.fan_out import LoopRunner
 from holdfast.stores.quorum.late_replies import QuorumMemory
-from holdfast.stores.quorum.nodes import Nodes
+from holdfast.stores.quorum.nodes import QuorumNodes
 from holdfast.stores.quorum.store import QuorumStore
 from holdfast.testing.simclock import SimClock
 from holdfast.testing.simfaults import Fault
@@ -66,7 +66,7 @@ class SimQuorumStore(SimStore):
         self._parts = [SimStore(world.network, server, host) for server in world.servers]
         super().__init__(world.network, world.server, host)
         self._scene = scene
-        nodes = Nodes(self._parts, LoopRunner(), clock, slow_until_ns, world.swarm.hedge_ns)
+        nodes = QuorumNodes(self._parts, LoopRunner(), clock, slow_until_ns, world.swarm.hedge_ns)
         self._quorum = QuorumStore(nodes, clock, self.capabilities, memory)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -223,9 +223,9 @@ class QuorumScene(Scene):
             forced = forced_ns >= sent_ns
             at_ns = forced_ns if forced and grant.fence < self._highest.get(ask.key, 0) else now
             self._highest[ask.key] = max(grant.fence, self._highest.get(ask.key, 0))
-            self.world.note(Record(Kind.HANDED, at_ns, ask.key, owner=ask.owner, fence=grant.fence))
+            self.world.note(Record(EventKind.HANDED, at_ns, ask.key, owner=ask.owner, fence=grant.fence))
             if forced:
-                self.world.note(Record(Kind.FORCED, at_ns, ask.key, owner="operator", fence=grant.fence))
+                self.world.note(Record(EventKind.FORCED, at_ns, ask.key, owner="operator", fence=grant.fence))
 
     def force(self, key: str) -> None:
         """An operator breaks a lock: at every node at once, as the quorum does."""
@@ -234,7 +234,7 @@ class QuorumScene(Scene):
         fences = [record.fence for record in records if record is not None]
         if fences:
             self._forced_ns[key] = now
-            self.world.note(Record(Kind.FORCED, now, key, owner="operator", fence=max(fences)))
+            self.world.note(Record(EventKind.FORCED, now, key, owner="operator", fence=max(fences)))
 
     def left_nothing(self, ask: Ask) -> None:
         """Somebody was turned away, and told that nothing of it is left.

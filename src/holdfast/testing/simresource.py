@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import FencedOut
 from holdfast.testing.simnetwork import Network, Server
 from holdfast.testing.simstore import Note, answered
@@ -49,16 +49,16 @@ class FencedResource(Server):
         return version
 
     def _read(self, owner: str, fence: int) -> int | None:
-        return self._version if self._admit(Kind.READ, owner, fence, self._version, None) else None
+        return self._version if self._admit(EventKind.READ, owner, fence, self._version, None) else None
 
     def _write(self, owner: str, fence: int, based_on: int) -> int | None:
         version = self._version + 1
-        if not self._admit(Kind.WRITE, owner, fence, version, based_on):
+        if not self._admit(EventKind.WRITE, owner, fence, version, based_on):
             return None
         self._version = version
         return version
 
-    def _admit(self, kind: Kind, owner: str, fence: int, value: int, based_on: int | None) -> bool:
+    def _admit(self, kind: EventKind, owner: str, fence: int, value: int, based_on: int | None) -> bool:
         ok = self.accepts(fence)
         now = self._network.loop.now_ns
         self._note(Record(kind, now, self.key, owner=owner, fence=fence, ok=ok, value=value, based_on=based_on))

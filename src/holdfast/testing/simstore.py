@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import Timeout
 from holdfast.stores.memory.store import CAPABILITIES
-from holdfast.stores.memory.table import MemoryTable, Snapshot
+from holdfast.stores.memory.table import MemoryTable, TableSnapshot
 from holdfast.testing.simclock import SimClock
 from holdfast.testing.simloop import SimLoop
 from holdfast.testing.simnetwork import Network, Server
@@ -34,7 +34,7 @@ class LeaseServer(Server):
         self.fences: dict[tuple[str, str], int] = {}  # (key, token) -> the fence of its latest grant
         self.tenancy = Tenancy()
         self._note = note
-        self._backup: Snapshot | None = None
+        self._backup: TableSnapshot | None = None
         self._unlisten: list[Callable[[], None]] = []
 
     def acquire(self, ask: Ask) -> Grant | Busy:
@@ -44,7 +44,7 @@ class LeaseServer(Server):
             self.tenancy.taken(ask.key, self.loop.now_ns, self.clock.true_ns(ask.ttl_ns))
         if isinstance(answer, Grant) and self.fences.get((ask.key, ask.token)) != answer.fence:
             self.fences[ask.key, ask.token] = answer.fence
-            self.record(Kind.HANDED, ask.key, answer.fence, ask.owner)
+            self.record(EventKind.HANDED, ask.key, answer.fence, ask.owner)
         return answer
 
     def renew(self, renewals: Sequence[Renewal]) -> list[bool | None]:
@@ -53,7 +53,7 @@ class LeaseServer(Server):
         for renewal, answer in zip(renewals, answers, strict=True):
             if answer:
                 self.tenancy.taken(renewal.key, self.loop.now_ns, self.clock.true_ns(renewal.ttl_ns))
-                self.record(Kind.EXTENDED, renewal.key, self.fences.get((renewal.key, renewal.token)))
+                self.record(EventKind.EXTENDED, renewal.key, self.fences.get((renewal.key, renewal.token)))
         return answers
 
     def release(self, key: str, token: str, keep_ns: int) -> bool:
@@ -61,7 +61,7 @@ class LeaseServer(Server):
         ours = self.table.release(key, token, keep_ns)
         if ours:
             self.tenancy.freed(key, self.loop.now_ns)
-            self.record(Kind.ENDED, key, self.fences.get((key, token)))
+            self.record(EventKind.ENDED, key, self.fences.get((key, token)))
         return ours
 
     def force_release(self, key: str, actor: str, reason: str) -> AuditRecord | None:
@@ -69,7 +69,7 @@ class LeaseServer(Server):
         record = self.table.force_release(key, actor, reason)
         if record is not None:
             self.tenancy.freed(key, self.loop.now_ns)
-            self.record(Kind.FORCED, key, record.fence, actor)
+            self.record(EventKind.FORCED, key, record.fence, actor)
         return record
 
     def listen(self, key: str, listener: Callable[[], None]) -> Callable[[], None]:
@@ -95,7 +95,7 @@ class LeaseServer(Server):
         else:
             self.table.forget()
         self.tenancy.all_freed(self.loop.now_ns)
-        self.record(Kind.FORGOT, "", None)
+        self.record(EventKind.FORGOT, "", None)
 
     def hang_up(self) -> None:
         """Drop every connection: who listened hears nothing any more."""
@@ -107,7 +107,7 @@ class LeaseServer(Server):
         """Grant a lock that has nothing to do with this world."""
         self.table.acquire(Ask("a lock of others", "nobody waits for it", "others", "", ttl_ns=0))
 
-    def record(self, kind: Kind, key: str, fence: int | None, owner: str = "") -> None:
+    def record(self, kind: EventKind, key: str, fence: int | None, owner: str = "") -> None:
         """Write down what happened here, now."""
         self._note(Record(kind, self.loop.now_ns, key, owner=owner, fence=fence))
 

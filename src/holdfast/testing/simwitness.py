@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.testing.simloop import SimLoop
 from holdfast.testing.simstore import Note
 
@@ -18,7 +18,7 @@ class Restamper:
 
     def note(self, record: Record) -> None:
         """See `ports.Observer`."""
-        if record.kind is Kind.FORCED:
+        if record.kind is EventKind.FORCED:
             return  # seen at the store, at the right moment
         began = None if record.fence is None else self.asked_ns.get((record.key, record.fence))
         self._note(  # field by field: `replace` costs more than all the rest of it

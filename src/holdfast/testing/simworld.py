@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.aio.lease import AnyLease
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import Violation, check
 from holdfast.errors import BackendError, LockBusy
 from holdfast.testing.simclock import SimClock, SimEntropy, drawing
@@ -36,9 +36,25 @@ RECOVERY_NS = 60 * NS
 LINES_AT_ONCE = 500
 POLICY = {"low": "fail_open", "patient": "wait"}
 _CHECKED = {
-    *(Kind.GRANTED, Kind.PROMOTED, Kind.LOST, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED),
-    *(Kind.READ, Kind.WRITE, Kind.STEP, Kind.BELIEVED, Kind.HANDED, Kind.EXTENDED, Kind.ENDED, Kind.FORGOT),
-    *(Kind.FORCED, Kind.HEALED),
+    *(
+        EventKind.GRANTED,
+        EventKind.PROMOTED,
+        EventKind.LOST,
+        EventKind.RELEASED,
+        EventKind.RELEASE_REFUSED,
+        EventKind.RELEASE_FAILED,
+    ),
+    *(
+        EventKind.READ,
+        EventKind.WRITE,
+        EventKind.STEP,
+        EventKind.BELIEVED,
+        EventKind.HANDED,
+        EventKind.EXTENDED,
+        EventKind.ENDED,
+        EventKind.FORGOT,
+    ),
+    *(EventKind.FORCED, EventKind.HEALED),
 }
 
 
@@ -171,12 +187,12 @@ class SimWorld:
         self.trace(record.owner or "store", f"{record.kind} {record.key} {record.fence} {record.reason or ''}{detail}")
         if record.kind in _CHECKED:
             self.history.append(record)
-        if record.kind is Kind.HANDED:
+        if record.kind is EventKind.HANDED:
             self._ask_believers(record)
             self.scene.handed(record)
-        elif record.kind is Kind.LOST:
+        elif record.kind is EventKind.LOST:
             self.counts[f"lost {record.reason}"] += 1
-        elif not record.ok and record.kind in (Kind.READ, Kind.WRITE):
+        elif not record.ok and record.kind in (EventKind.READ, EventKind.WRITE):
             self.counts[f"refused {record.kind}"] += 1
 
     def _ask_believers(self, handed: Record) -> None:
@@ -187,7 +203,13 @@ class SimWorld:
                 continue
             if lease_record._judge(lease_record.recorded, host.clock.now()).live:  # noqa: SLF001 - as above
                 self.note(
-                    Record(Kind.BELIEVED, self.loop.now_ns, handed.key, owner=host.name, fence=lease_record.grant.fence)
+                    Record(
+                        EventKind.BELIEVED,
+                        self.loop.now_ns,
+                        handed.key,
+                        owner=host.name,
+                        fence=lease_record.grant.fence,
+                    )
                 )
 
     @contextlib.contextmanager
@@ -210,7 +232,9 @@ class SimWorld:
             until = known.sent_ns[name] + host.clock.true_ns(lease_record.timing.loss_age_ns())
             until = min(until, known.refused_ns.get(name, until))
         fence = None if lease_record.grant is None else lease_record.grant.fence
-        self.note(Record(Kind.STEP, self.loop.now_ns, lease_record.key, owner=host.name, fence=fence, until_ns=until))
+        self.note(
+            Record(EventKind.STEP, self.loop.now_ns, lease_record.key, owner=host.name, fence=fence, until_ns=until)
+        )
 
     def left_ns(self) -> int:
         """How long it still goes on before all is healed."""
@@ -304,7 +328,7 @@ class SimWorld:
         """A newcomer must get every key in time."""
         now = self.loop.now_ns
         longest = max(server.clock.true_ns(self.swarm.longest_ttl_ns()) for server in self.servers)
-        self.note(Record(Kind.HEALED, now, "", until_ns=now + longest + GRACE_NS))
+        self.note(Record(EventKind.HEALED, now, "", until_ns=now + longest + GRACE_NS))
         newcomer = self.add_host()
         for key in self.keys:
             with contextlib.suppress(LockBusy, BackendError):

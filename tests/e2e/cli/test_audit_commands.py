@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.parse_time import moment_ns
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import BadInput
 from holdfast.observe.ledger.codec import Remark, line
 from holdfast.observe.ledger.writer import Ledger
@@ -20,7 +20,7 @@ from support.cli.sessions import Shell
 NOON = round(datetime(2026, 3, 1, 12, 0, 0).astimezone().timestamp()) * NS
 
 
-def seen(kind: Kind, at: float, fence: int | None = None, owner: str = "a@h:1/x", **more: Any) -> Record:
+def seen(kind: EventKind, at: float, fence: int | None = None, owner: str = "a@h:1/x", **more: Any) -> Record:
     times = {name: NOON + round(more.pop(name) * NS) for name in ("began_ns", "until_ns") if name in more}
     return Record(kind, NOON + round(at * NS), "invoice:42", "billing", owner, fence=fence, **times, **more)
 
@@ -36,12 +36,12 @@ LOST_FACTS = {
     "store_error_ago_ns": 28 * NS,
 }
 STORY = [
-    seen(Kind.GRANTED, 0, 7, began_ns=-0.1, until_ns=26),
-    seen(Kind.RELEASED, 10, 7, began_ns=9.9),
-    seen(Kind.GRANTED, 20, 8, "b@h:2/y", began_ns=19.9, until_ns=46),
-    seen(Kind.LOST, 80, 8, "b@h:2/y", until_ns=66, reason="unconfirmed", ok=False, facts=LOST_FACTS),
-    seen(Kind.GRANTED, 70, 9, began_ns=69, until_ns=96),
-    seen(Kind.WRITE, 81, 8, "b@h:2/y", ok=False, began_ns=80.5, facts={"seen": 9}, resource="table row"),
+    seen(EventKind.GRANTED, 0, 7, began_ns=-0.1, until_ns=26),
+    seen(EventKind.RELEASED, 10, 7, began_ns=9.9),
+    seen(EventKind.GRANTED, 20, 8, "b@h:2/y", began_ns=19.9, until_ns=46),
+    seen(EventKind.LOST, 80, 8, "b@h:2/y", until_ns=66, reason="unconfirmed", ok=False, facts=LOST_FACTS),
+    seen(EventKind.GRANTED, 70, 9, began_ns=69, until_ns=96),
+    seen(EventKind.WRITE, 81, 8, "b@h:2/y", ok=False, began_ns=80.5, facts={"seen": 9}, resource="table row"),
 ]
 
 
@@ -145,7 +145,7 @@ def test_check_says_that_every_rule_holds(shell: Shell, ledger: Path) -> None:
 
 
 def test_check_shows_the_two_that_conflict_and_exits_1(shell: Shell, tmp_path: Path) -> None:
-    bad = write(tmp_path / "bad.jsonl", *STORY[:2], seen(Kind.GRANTED, 30, 5, "b@h:2/y", began_ns=29, until_ns=57))
+    bad = write(tmp_path / "bad.jsonl", *STORY[:2], seen(EventKind.GRANTED, 30, 5, "b@h:2/y", began_ns=29, until_ns=57))
     done = shell.run("check", str(bad))
     assert done.code == 1
     assert "a rule was broken (3 records, 2 grants of 1 keys, 1 files)" in done.out
@@ -237,14 +237,14 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
 
 def test_a_broken_lease_shows_who_did_it_why_and_whose_it_was(shell: Shell, tmp_path: Path) -> None:
     whose = {"holder": "a@h:1/x", "holder_fence": 7}
-    forced = seen(Kind.FORCED, 5, 8, "ops@desk", detail="the host is gone", facts=whose)
-    file = write(tmp_path / "forced.jsonl", STORY[0], forced, seen(Kind.GRANTED, 4, 6, began_ns=3, until_ns=30))
+    forced = seen(EventKind.FORCED, 5, 8, "ops@desk", detail="the host is gone", facts=whose)
+    file = write(tmp_path / "forced.jsonl", STORY[0], forced, seen(EventKind.GRANTED, 4, 6, began_ns=3, until_ns=30))
     shown = shell.run("history", "invoice:42", "--ledger", str(file)).out
     assert "broken by ops@desk: the host is gone" in shown
     found = shell.run("history", "invoice:42", "--ledger", str(file), "--json").json
     assert [each["forced_by"] for each in found if each["fence"] == 7] == ["ops@desk"]
     assert [each["forced_because"] for each in found if each["fence"] == 7] == ["the host is gone"]
-    bad = write(tmp_path / "bad.jsonl", STORY[0], forced, seen(Kind.GRANTED, 30, 7, "c", began_ns=29, until_ns=57))
+    bad = write(tmp_path / "bad.jsonl", STORY[0], forced, seen(EventKind.GRANTED, 30, 7, "c", began_ns=29, until_ns=57))
     assert shell.run("check", str(bad)).code == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.core import failpoints
 from holdfast.guards import install
 from holdfast.guards.install.attacks import ATTACKS
-from holdfast.guards.install.verify import Proof, Verdict
+from holdfast.guards.install.verify import AttackVerdict, Proof
 from support.fixtures.tables import Place, every_engine, on, postgres_only
 
 GUARD = {"accepts", "lower", "late", "return", "extremes", "second-writer", "plain-newer"}
@@ -18,7 +18,7 @@ DEPENDS_ON_DELETING = {"return", "plain-return", "plain-return-bare", "unfenced-
 STRICT = {"unfenced-update", "unfenced-insert", "unfenced-delete"}
 
 
-def names(proof: Proof, verdict: Verdict) -> set[str]:
+def names(proof: Proof, verdict: AttackVerdict) -> set[str]:
     return {each.name for each in proof.attempts if each.verdict is verdict}
 
 
@@ -46,10 +46,10 @@ def test_what_holds_and_for_whom_is_said(place: Place, mode: str, opened: str, w
     assert proof.held
     assert proof.held_to_it.startswith(who)
     expected = {"rest": every(place) - GUARD, "strict": STRICT, "": set()}[opened]
-    assert names(proof, Verdict.OPEN) == expected
-    untried = names(proof, Verdict.UNTRIED)
+    assert names(proof, AttackVerdict.OPEN) == expected
+    untried = names(proof, AttackVerdict.UNTRIED)
     assert untried == ({"second-writer"} if place.engine == "postgres" and not rows else set())
-    assert names(proof, Verdict.HELD) == every(place) - expected - untried
+    assert names(proof, AttackVerdict.HELD) == every(place) - expected - untried
     assert place.content() == before
 
 
@@ -150,7 +150,7 @@ def test_a_damaged_installation_is_found_by_what_it_lets_through(
     proof = install.check(place.url, "invoices")
     assert not proof.held
     assert any("trigger" in each for each in proof.problems)  # it is seen to be different…
-    assert names(proof, Verdict.BROKEN) >= found  # …and it is shown what that means
+    assert names(proof, AttackVerdict.BROKEN) >= found  # …and it is shown what that means
     assert place.content() == before
 
 
@@ -168,7 +168,7 @@ def test_a_fence_that_is_kept_as_text_is_found(place: Place) -> None:
     assert not proof.held
     assert "holdfast_fence is" in proof.problems[0]
     if place.engine == "sqlite":
-        assert names(proof, Verdict.BROKEN) >= {"accepts", "lower", "extremes"}
+        assert names(proof, AttackVerdict.BROKEN) >= {"accepts", "lower", "extremes"}
     assert place.content() == before
 
 
@@ -181,7 +181,7 @@ def test_a_guard_whose_ledger_forgets_is_found(place: Place) -> None:
     else:
         place.run("CREATE RULE forgetful AS ON DELETE TO invoices DO ALSO DELETE FROM holdfast_guard_fence")
     proof = install.check(place.url, "invoices")
-    assert names(proof, Verdict.BROKEN) >= {"return"}
+    assert names(proof, AttackVerdict.BROKEN) >= {"return"}
 
 
 class Interrupted(BaseException):
@@ -207,7 +207,7 @@ def test_rows_that_have_met_high_fences_can_be_tried(place: Place) -> None:
     install.install(place.url, "invoices", trigger="strict")
     place.run(f"UPDATE invoices SET holdfast_fence = {2**60}")
     proof = install.check(place.url, "invoices")
-    assert (proof.held, names(proof, Verdict.UNTRIED)) == (True, set())
+    assert (proof.held, names(proof, AttackVerdict.UNTRIED)) == (True, set())
     place.run(f"UPDATE invoices SET holdfast_fence = {2**63 - 1}")
     before = place.content()
     proof = install.check(place.url, "invoices")
@@ -223,8 +223,8 @@ def test_what_could_not_be_tried_is_said(place: Place) -> None:
     place.run("CREATE TABLE lines (id BIGINT REFERENCES invoices)")
     place.run("INSERT INTO lines VALUES (1), (2)")
     proof = install.check(place.url, "invoices")
-    assert names(proof, Verdict.UNTRIED) == DEPENDS_ON_DELETING
-    said = {each.happened for each in proof.attempts if each.verdict is Verdict.UNTRIED}
+    assert names(proof, AttackVerdict.UNTRIED) == DEPENDS_ON_DELETING
+    said = {each.happened for each in proof.attempts if each.verdict is AttackVerdict.UNTRIED}
     assert all("foreign key" in each for each in said)
     assert proof.held
 
@@ -250,7 +250,7 @@ def test_rows_are_made_up_for_columns_of_all_types(place: Place) -> None:
     before = place.content()
     proof = install.check(place.url, "wide", expect="strict")
     assert proof.held, proof
-    assert "return" in names(proof, Verdict.HELD)
+    assert "return" in names(proof, AttackVerdict.HELD)
     assert place.content() == before
 
 

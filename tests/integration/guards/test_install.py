@@ -285,7 +285,7 @@ def test_a_migration_that_fails_anywhere_leaves_what_was_before(
 
     def failing(*arguments: Any) -> Any:
         steps = list(planned(*arguments))
-        return (*steps[:number], install.Step("fail", "SELECT nonsense"), *steps[number:])
+        return (*steps[:number], install.MigrationStep("fail", "SELECT nonsense"), *steps[number:])
 
     monkeypatch.setattr(install, "installing", failing)
     with pytest.raises(Misconfigured, match="nothing was changed"):

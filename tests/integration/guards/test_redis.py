@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.core import failpoints
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.fencing import FENCE_MAX, accepts
 from holdfast.errors import Closed, FencedOut, LeaseLost, Misconfigured, NotEntered, Unfenced
 from support.fixtures.guards import carried
@@ -383,7 +383,12 @@ async def test_what_was_decided_is_counted_and_told(stage: Stage) -> None:
         await keys.set(A, key, "y")
     await keys.publish(B, stage.name("channel"), "x")
     assert [(each.kind, each.fence, each.ok) for each in notes] == [
-        *((Kind.READ, 2, True), (Kind.WRITE, 2, True), (Kind.WRITE, 1, False), (Kind.WRITE, 2, True)),
+        *(
+            (EventKind.READ, 2, True),
+            (EventKind.WRITE, 2, True),
+            (EventKind.WRITE, 1, False),
+            (EventKind.WRITE, 2, True),
+        ),
     ]
     counted = keys.statistics()
     assert (counted.entered, counted.accepted, counted.refused) == (1, 2, 1)

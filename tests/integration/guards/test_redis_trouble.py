@@ -217,7 +217,7 @@ async def _answered(keys: Any, key: Any) -> None:
 def _load_scripts(stage: Stage) -> None:
     """Or the answer that is lost is the one that says that a script is not known."""
     for script in vars(scripts).values():
-        if isinstance(script, scripts.Script):
+        if isinstance(script, scripts.GuardScript):
             stage.raw.script_load(script.body)
 
 

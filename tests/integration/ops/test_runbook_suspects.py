@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import Unavailable
 from holdfast.observe.ledger.codec import line
 from holdfast.observe.ledger.writer import Ledger
@@ -52,7 +52,7 @@ DUPLICATES = RUNBOOKS["duplicate-dispatch"]
 # Who is suspicious.
 
 
-def seen(kind: Kind, ago: float, key: str, **more: Any) -> Record:
+def seen(kind: EventKind, ago: float, key: str, **more: Any) -> Record:
     return Record(kind, NOW - round(ago * NS), key, "f", "o@h:1/x", fence=5, **more)
 
 
@@ -68,19 +68,19 @@ def test_the_ids_of_jobs_and_runs_are_read_from_the_keys_of_their_locks() -> Non
 def test_records_make_suspects_the_worst_first_and_then_the_newest() -> None:
     job, work = "holdfast:scheduler:job:", "holdfast:worker:job:"
     records = [
-        seen(Kind.LOST, 5, f"{work}new", reason="expired"),
-        seen(Kind.LOST, 50, f"{job}old"),
-        seen(Kind.RELEASE_REFUSED, 1, f"{job}slight"),
-        seen(Kind.WRITE, 60, f"{job}fenced", ok=False),
-        seen(Kind.DUPLICATE, 90, f"{job}twice", ok=False),
-        seen(Kind.DUPLICATE, 80, f"{job}twice", ok=False),
-        seen(Kind.LOST, 2, "holdfast:reconciler:default"),
+        seen(EventKind.LOST, 5, f"{work}new", reason="expired"),
+        seen(EventKind.LOST, 50, f"{job}old"),
+        seen(EventKind.RELEASE_REFUSED, 1, f"{job}slight"),
+        seen(EventKind.WRITE, 60, f"{job}fenced", ok=False),
+        seen(EventKind.DUPLICATE, 90, f"{job}twice", ok=False),
+        seen(EventKind.DUPLICATE, 80, f"{job}twice", ok=False),
+        seen(EventKind.LOST, 2, "holdfast:reconciler:default"),
     ]
     suspects = suspects_of_records(records, NOW, SCHEDULER_JOB, WORKER_JOB)
     assert [each.id for each in suspects] == ["twice", "fenced", "new", "old", "slight"]
     assert suspects[0].why == "2 second ends refused, the last 80 s ago"
-    assert not is_sign(seen(Kind.WRITE, 1, "k"), frozenset({Kind.WRITE}))
-    assert is_sign(seen(Kind.WRITE, 1, "k", ok=False), frozenset({Kind.WRITE}))
+    assert not is_sign(seen(EventKind.WRITE, 1, "k"), frozenset({EventKind.WRITE}))
+    assert is_sign(seen(EventKind.WRITE, 1, "k", ok=False), frozenset({EventKind.WRITE}))
 
 
 def row(id: str, ends: int, dispatches: int, attempt: int, ago: float = 1) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def test_no_search_walks_through_all_jobs_or_runs(name: str) -> None:
 
 def test_reading_a_ledger_ends_at_its_deadline_however_few_records_are_wanted(tmp_path: Path) -> None:
     now = SystemClock().now().wall
-    text = b"".join(line(Record(Kind.GRANTED, now, f"k:{each}", "f", "o", fence=each)) for each in range(3000))
+    text = b"".join(line(Record(EventKind.GRANTED, now, f"k:{each}", "f", "o", fence=each)) for each in range(3000))
     (tmp_path / "h-1-0.000001.jsonl").write_bytes(text)
     assert recent(str(tmp_path), SystemClock(), lambda _: False).complete
     assert not recent(str(tmp_path), SystemClock(), lambda _: False, limit_ns=0).complete
@@ -172,7 +172,7 @@ NONE = SuspectsFact("nothing to see")
 
 @pytest.mark.requires("R59")
 def test_each_suspect_has_its_findings_and_what_is_about_all_is_said_once() -> None:
-    ledger = LedgerFact(900.0, 3, {str(Kind.DUPLICATE): 1}, ())
+    ledger = LedgerFact(900.0, 3, {str(EventKind.DUPLICATE): 1}, ())
     problem = JobFact("b", "acme", "t", JobState.FAILED, 1, 3, 5.0, 50, 51, "w", ("it ended 2 times",), ())
     facts: dict[str, Fact | Exception] = {
         "jobs in ledger": TWO,
@@ -301,7 +301,7 @@ async def test_a_job_that_ended_twice_is_found_among_others_and_named(planes: Pl
         assert report.suspects[1].severity is Severity.FINE
         assert report.next[0].command.startswith(f"holdfast jobs show {twice.id}")
         with Ledger(tmp_path / "audit", clock=plane.clock) as ledger:
-            ledger.note(Record(Kind.DUPLICATE, plane.now_ns, SCHEDULER_JOB.key(job=well.id), ok=False))
+            ledger.note(Record(EventKind.DUPLICATE, plane.now_ns, SCHEDULER_JOB.key(job=well.id), ok=False))
         told = await reported("duplicate-dispatch", place, clock=plane.clock, ledger=str(tmp_path / "audit"))
         sources = {each.id: each.source for each in told.suspects}
         assert sources == {well.id: Source.LEDGER, twice.id: Source.DATABASE}

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.lease.fence_clock import Count
 from holdfast.core.ports import Store
-from holdfast.stores.redis.protocol import Script
+from holdfast.stores.redis.protocol import RedisScript
 from support.fixtures.redis import play_blocking
 from support.harness.redis_requests import aux_name, take
 
@@ -20,7 +20,7 @@ LIMIT_S = 60.0
 
 pytestmark = pytest.mark.server
 
-COUNT = Script("fence").body.decode() + "return {next_fence(ARGV[1], tonumber(ARGV[2]), ARGV[2], ARGV[3])}"
+COUNT = RedisScript("fence").body.decode() + "return {next_fence(ARGV[1], tonumber(ARGV[2]), ARGV[2], ARGV[3])}"
 
 # How versions before "<fence>.<clock>" counted; some of a fleet still do while the others are upgraded.
 ONE_BY_ONE = """

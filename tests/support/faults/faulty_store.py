@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from holdfast.core.ports import LISTEN_NS, Capabilities, Store, TakesMany, Watch
+from holdfast.core.ports import LISTEN_NS, AcquiresMany, Capabilities, Store, Watch
 from holdfast.errors import Timeout, Unavailable
 from holdfast.stores.memory.store import CAPABILITIES, MemoryStore, MemoryTable
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
@@ -119,13 +119,13 @@ class PlannedStore:
 
     async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
         keys = ",".join(ask.key for ask in asks)
-        inner = cast("TakesMany", self._inner)
+        inner = cast("AcquiresMany", self._inner)
         result: list[Grant | Busy] = await self._do("acquire_many", keys, lambda: inner.acquire_many(asks, timeout_ns))
         return result
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
         keys = ",".join(grant.key for grant in grants)
-        inner = cast("TakesMany", self._inner)
+        inner = cast("AcquiresMany", self._inner)
         result: list[bool | None] = await self._do("release_many", keys, lambda: inner.release_many(grants, timeout_ns))
         return result
 

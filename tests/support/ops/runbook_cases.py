@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.errors import Unavailable
 from holdfast.leases.inspection import ForcedRelease
 from holdfast.ops.runbooks.evidence.ledger import Cause, LedgerFact, Loss
@@ -36,7 +36,7 @@ def losses(cause: Cause, times: int, granted: int = 20, **more: Any) -> LedgerFa
     found = tuple(
         Loss(f"k:{each}", "scheduler.job", "plane@web-4:1/a", each, AT_NS, cause, "why") for each in range(times)
     )
-    return LedgerFact(900.0, granted + times, {str(Kind.GRANTED): granted}, found, **more)
+    return LedgerFact(900.0, granted + times, {str(EventKind.GRANTED): granted}, found, **more)
 
 
 FORCED = ForcedFact(

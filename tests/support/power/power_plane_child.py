@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import holdfast
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.ledger.writer import Ledger
@@ -159,7 +159,7 @@ def ledger(path: str, records: int) -> None:
     """Note things, and say so when they are on the disk."""
     with Ledger(path, sync=0.0, file_bytes=4096) as made:
         for number in range(1, records + 1):
-            made.note(Record(Kind.GRANTED, at_ns=number, key="k", fence=number))
+            made.note(Record(EventKind.GRANTED, at_ns=number, key="k", fence=number))
             assert made.flush()
             assert made.flush()  # the first returns when it is written, and before the disk is asked
             mark({"noted": number})

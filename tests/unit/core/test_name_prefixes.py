@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.name_prefixes import CHARS_MAX, Names, check_key_prefix, check_metric_prefix
+from holdfast.core.name_prefixes import CHARS_MAX, NamePrefixes, check_key_prefix, check_metric_prefix
 from holdfast.errors import BadInput
 from holdfast.types import check_key
 
@@ -56,7 +56,7 @@ def test_what_is_taken_is_safe_in_every_store_and_splits_off_again(prefix: str) 
 
 
 def test_texts_are_spelled_with_the_words_and_data_in_quotes_is_left_alone() -> None:
-    names = Names("team", "acme")
+    names = NamePrefixes("team", "acme")
     for declared, spelled in (
         ("rate(holdfast_lock_busy_total[5m])", "rate(acme_lock_busy_total[5m])"),
         ("family:holdfast_locks_waiting:avg5m > 2", "family:acme_locks_waiting:avg5m > 2"),
@@ -69,4 +69,4 @@ def test_texts_are_spelled_with_the_words_and_data_in_quotes_is_left_alone() -> 
         ("holdfast: it ended; my_holdfast_table; x-holdfast:y", "holdfast: it ended; my_holdfast_table; x-holdfast:y"),
     ):
         assert names.spelled(declared) == spelled
-        assert Names().spelled(declared) == declared
+        assert NamePrefixes().spelled(declared) == declared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.drills.model import Claim, Curve, Figure, Guard, Scene, Span, SpanKind, Takeover, Verdict
 from holdfast.types import NS
 
@@ -12,25 +12,29 @@ KEY = "holdfast:drill:test:1:account"
 def grant(who: str, fence: int, at_s: float) -> Record:
     """Somebody was given the lock."""
     at_ns = round(at_s * NS)
-    return Record(Kind.GRANTED, at_ns, KEY, "drill", f"{who}@host:1/x", fence, began_ns=at_ns - 1, until_ns=at_ns + NS)
+    return Record(
+        EventKind.GRANTED, at_ns, KEY, "drill", f"{who}@host:1/x", fence, began_ns=at_ns - 1, until_ns=at_ns + NS
+    )
 
 
 def release(who: str, fence: int, at_s: float) -> Record:
     """Somebody gave it back."""
     at_ns = round(at_s * NS)
-    return Record(Kind.RELEASED, at_ns, KEY, "drill", f"{who}@host:1/x", fence, began_ns=at_ns - 1)
+    return Record(EventKind.RELEASED, at_ns, KEY, "drill", f"{who}@host:1/x", fence, began_ns=at_ns - 1)
 
 
 def write(who: str, fence: int, at_s: float, value: int, based_on: int) -> Record:
     """The resource accepted a write."""
-    return Record(Kind.WRITE, round(at_s * NS), KEY, "drill", who, fence, value=value, based_on=based_on)
+    return Record(EventKind.WRITE, round(at_s * NS), KEY, "drill", who, fence, value=value, based_on=based_on)
 
 
 def refused(who: str, fence: int, at_s: float, seen: int) -> Record:
     """A guard refused a write, as the writer saw it."""
     at_ns = round(at_s * NS)
     owner = f"{who}@host:1/x"
-    return Record(Kind.WRITE, at_ns, KEY, "drill", owner, fence, began_ns=at_ns - 1, ok=False, facts={"seen": seen})
+    return Record(
+        EventKind.WRITE, at_ns, KEY, "drill", owner, fence, began_ns=at_ns - 1, ok=False, facts={"seen": seen}
+    )
 
 
 def overtaken() -> list[Record]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.drills.env import clocks
 from holdfast.drills.env.clocks import Epoch, Moved, Offsets, true_ns
 from holdfast.drills.scenarios import suspend
@@ -86,7 +86,7 @@ def test_a_deadline_that_a_suspended_host_slept_through_passed_when_it_fell_asle
 def test_all_times_of_a_record_are_corrected_and_nothing_else(tmp_path: Path) -> None:
     with Moved(tmp_path / "clock", tmp_path / "none.so") as moved:
         moved.epochs.append(Epoch(100 * NS, HOUR))
-        told = Record(Kind.LOST, 102 * NS + HOUR, "k", fence=7, began_ns=99 * NS, until_ns=100 * NS + 1)
+        told = Record(EventKind.LOST, 102 * NS + HOUR, "k", fence=7, began_ns=99 * NS, until_ns=100 * NS + 1)
         right = moved.corrected(told)
     assert (right.at_ns, right.began_ns, right.until_ns) == (102 * NS, 99 * NS, 100 * NS + 1)
     assert (right.kind, right.key, right.fence) == (told.kind, told.key, told.fence)

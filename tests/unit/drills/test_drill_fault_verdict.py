@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.drills.model import Guard, Moment, Scene, Span, SpanKind
 from holdfast.drills.report import timeline
 from holdfast.drills.report.html import page
@@ -19,7 +19,7 @@ from unit.drills.drill_scenes import KEY, grant, refused, release, scene, verdic
 def lost(who: str, fence: int, at_s: float) -> Record:
     """Somebody was told that the lease is gone."""
     at_ns = round(at_s * NS)
-    return Record(Kind.LOST, at_ns, KEY, "drill", f"{who}@host:1/x", fence, reason="stolen", until_ns=at_ns + NS)
+    return Record(EventKind.LOST, at_ns, KEY, "drill", f"{who}@host:1/x", fence, reason="stolen", until_ns=at_ns + NS)
 
 
 def both_sides(*then: Record, fence: int = 2) -> Scene:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.drills.model import Claim, Guard, Plan, Takeover, curve
 from holdfast.drills.report.html import summary
 from holdfast.drills.scenarios import retry_waves
@@ -125,7 +125,7 @@ def test_grants_of_a_store_that_is_away_and_fallbacks_after_recovery_are_found_o
     def kept(*history: Record) -> list[bool]:
         return [each.kept for each in judge_history(history, outage)]
 
-    fell, late = Record(Kind.FELL_BACK, 15 * NS, KEY), Record(Kind.FELL_BACK, 22 * NS, KEY)
+    fell, late = Record(EventKind.FELL_BACK, 15 * NS, KEY), Record(EventKind.FELL_BACK, 22 * NS, KEY)
     assert kept(fell) == [True, True, True]
     assert kept(fell, late) == [True, True, False]
     assert kept(fell, late, *(grant("w", number, 22.0) for number in range(60))) == [True, True, True]

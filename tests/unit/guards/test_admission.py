@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.core import failpoints
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.errors import BadInput, FencedOut, LeaseLost, NotEntered, RowExists, RowMissing, Unfenced
 from holdfast.guards import Bearer, CarriedFence
@@ -122,8 +122,8 @@ def test_a_refusal_is_logged_and_told_to_the_observer(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING, "holdfast.guards"), pytest.raises(FencedOut):
         admission.written(presented, Stale(9))
     assert [(each.kind, each.ok, each.fence, each.key) for each in notebook.records] == [
-        (Kind.READ, True, 7, "invoice:42"),
-        (Kind.WRITE, False, 7, "invoice:42"),
+        (EventKind.READ, True, 7, "invoice:42"),
+        (EventKind.WRITE, False, 7, "invoice:42"),
     ]
     assert "seen 9" in notebook.records[1].detail
     assert [record.getMessage() for record in caplog.records] == [

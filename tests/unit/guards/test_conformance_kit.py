@@ -20,7 +20,7 @@ from holdfast.guards.conformance import (
     crashes,
     run_check,
 )
-from holdfast.guards.conformance.environment import BlockingWorld
+from holdfast.guards.conformance.environment import BlockingGuardWorld
 from support.guards.reference_guard import AsyncFileGuard, FileGuard, opened_slowly
 from support.load.processes import LIMIT_S, environment
 from unit.guards import mutants
@@ -117,7 +117,7 @@ def test_every_sentence_but_the_plainest_has_a_bug_that_breaks_it() -> None:
 
 
 def test_a_lock_that_a_dead_writer_left_behind_is_found_and_not_waited_for_for_ever(tmp_path: Path) -> None:
-    world = BlockingWorld(partial(mutants.LeavesItsLockBehind, str(tmp_path)), patience_s=2.0)
+    world = BlockingGuardWorld(partial(mutants.LeavesItsLockBehind, str(tmp_path)), patience_s=2.0)
     [check] = [each for each in crashes.chapter.checks if each.name.startswith("a writer that dies")]
     with pytest.raises(Violation, match="did not come back within 2 s"):
         world.drive(check.run(world))

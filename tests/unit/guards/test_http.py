@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from holdfast.core import failpoints
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import BadInput, FencedOut, Timeout, Unavailable, Unfenced
 from holdfast.guards import CarriedFence
 from holdfast.guards.http import FenceMiddleware, HttpStatistics, fence_of, problem_of, writes
@@ -260,7 +260,7 @@ async def test_refusals_are_logged_and_told_to_the_observer(
     with caplog.at_level(logging.WARNING, "holdfast.guards"):
         await service.ask("PUT", 6, path="/42%0Aforged line")
     told = [(each.kind, each.key, each.fence, each.ok) for each in observer.records]
-    assert told == [(Kind.READ, KEY, 7, True), (Kind.WRITE, KEY, 7, True), (Kind.WRITE, KEY, 6, False)]
+    assert told == [(EventKind.READ, KEY, 7, True), (EventKind.WRITE, KEY, 7, True), (EventKind.WRITE, KEY, 6, False)]
     [line] = caplog.messages
     assert "PUT /42%0Aforged%20line" in line
     assert "\n" not in line

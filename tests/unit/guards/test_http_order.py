@@ -274,7 +274,7 @@ async def test_an_update_is_lost_without_the_order_and_kept_with_it(
 ) -> None:
     """A is admitted and about to write; B enters and reads; A writes; B writes from what it read."""
     if not ordered:
-        monkeypatch.setattr("holdfast.guards.http.request_order.Lane.clear_for", lambda lane, fence: True)
+        monkeypatch.setattr("holdfast.guards.http.request_order.LockLane.clear_for", lambda lane, fence: True)
     document, admitted, write = ["start"], asyncio.Event(), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import PolicyDenied
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.core.lease.policy_exercise import WHOLE
 from holdfast.errors import BadInput
 from support.harness.leases import Stage
@@ -56,8 +56,8 @@ async def test_what_is_exercised_is_counted_and_logged_apart_from_what_fell_back
     statistics = locks.statistics()
     assert (statistics.exercised, statistics.fallbacks, statistics.store_errors) == (1, 0, 0)
     assert not statistics.breaker_open
-    assert locks.manager.recorder.by_risk(Kind.EXERCISED) == {("workflow.run", "low"): 1}
-    assert locks.manager.recorder.by_risk(Kind.FELL_BACK) == {}
+    assert locks.manager.recorder.by_risk(EventKind.EXERCISED) == {("workflow.run", "low"): 1}
+    assert locks.manager.recorder.by_risk(EventKind.FELL_BACK) == {}
     assert "distributed lock failed" not in caplog.text  # whoever searches for an outage finds none
     (line,) = [record for record in caplog.records if "runs under the local lock only" in record.message]
     assert line.__dict__["holdfast"]["run"] == "42"

@@ -6,7 +6,7 @@ import sys
 import threading
 from functools import partial
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.runtime.callbacks import THREADS_MAX, CallbackThreads
 from holdfast.runtime.system import SystemClock
 from holdfast.runtime.timer_thread import TimerThread
@@ -38,7 +38,7 @@ def test_a_thread_of_the_keeper_survives_an_observer_that_exits() -> None:
 
     clock = SystemClock()
     ticker = TimerThread("test", clock, act)
-    ticker.put(Record(Kind.RELEASED, 0, "k", "default", "me"), clock.now().mono)
+    ticker.put(Record(EventKind.RELEASED, 0, "k", "default", "me"), clock.now().mono)
     assert again.wait(LIMIT_S)
     assert ticker.crashes == 1
     ticker.stop(10**9)

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import aio
-from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.runtime.lock_statistics import of_locks
 from holdfast.runtime.stalls import LoopSampler
 from holdfast.types import MS, NS, Instant
@@ -90,7 +90,7 @@ def test_an_observer_that_never_returns_stops_the_keeper_and_health_says_so() ->
 
         def note(self, record: object) -> None: ...
 
-        def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+        def measured(self, measure: Measure, family: str, outcome: MeasuredOutcome, ns: int) -> None:
             if measure is Measure.RENEW:
                 self.hangs.set()
                 self.free.wait(60)

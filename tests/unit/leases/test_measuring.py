@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import aio
-from holdfast.core.histogram import Histogram, Measure, Outcome
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.histogram import Histogram, Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import AcquireTimeout, Closed, LeaseLost, PolicyDenied, Unavailable
 from holdfast.runtime.recorder import FAMILIES_MAX, OTHER
 from holdfast.runtime.statistics import FamilyMeasurements
@@ -78,8 +78,8 @@ async def test_how_long_was_waited_and_held_is_what_the_clock_says(stage: Stage)
     stage.plan.before["acquire"] = lambda: stage.clock.move(700 * MS)
     async with locks.lock("k", ttl=30, family=BILLING):
         stage.pass_time(12)
-    assert of(locks).wait == {Outcome.GRANTED: Histogram.of([700 * MS])}
-    assert of(locks).hold[Outcome.RELEASED] == Histogram.of([12_700 * MS]), "from before the request"
+    assert of(locks).wait == {MeasuredOutcome.GRANTED: Histogram.of([700 * MS])}
+    assert of(locks).hold[MeasuredOutcome.RELEASED] == Histogram.of([12_700 * MS]), "from before the request"
     assert of(locks).held_for.number == 1
     assert of(locks).left.number == locks.statistics().renewed == 1
     left = of(locks).left.quantile_ns(1.0)
@@ -105,7 +105,7 @@ async def test_losses_are_by_family_and_reason_and_what_was_not_owned_is_by_fami
     assert not abandoned.held
     found = locks.measurements().families
     assert (found[BILLING].lost, found["mail"].lost) == ({"stolen": 1}, {"unconfirmed": 1})
-    assert [found[name].counts.get(Kind.RELEASE_REFUSED, 0) for name in (BILLING, "mail", "approval")] == [0, 0, 1]
+    assert [found[name].counts.get(EventKind.RELEASE_REFUSED, 0) for name in (BILLING, "mail", "approval")] == [0, 0, 1]
     assert numbers(found[BILLING].hold) == numbers(found["mail"].hold) == {"lost": 1}
     assert numbers(found["approval"].hold) == {"released": 1}, "it was given back, whatever the store said"
     assert numbers(locks.measurements().renewals)["unanswered"] >= 3
@@ -188,7 +188,7 @@ async def test_families_beyond_a_hundred_share_a_name_and_nothing_is_left_out(st
     found = locks.measurements().families
     assert len(found) == FAMILIES_MAX + 1
     assert numbers(found[OTHER].wait) == {"granted": 50}
-    assert (found[OTHER].counts[Kind.GRANTED], found["invoice-7"].counts[Kind.GRANTED]) == (50, 1)
+    assert (found[OTHER].counts[EventKind.GRANTED], found["invoice-7"].counts[EventKind.GRANTED]) == (50, 1)
     assert locks.statistics().granted == FAMILIES_MAX + 50
     await (await locks.lock("k", ttl=30, family="invoice-149").acquire()).release()
     assert locks.measurements().families[OTHER].held_for.number == 51
@@ -199,12 +199,12 @@ async def test_an_observer_that_gauges_is_told_too_and_one_that_fails_harms_nobo
 ) -> None:
     class Gauge:
         def __init__(self, act: Callable[[], object]) -> None:
-            self.told: list[tuple[Measure, str, Outcome]] = []
+            self.told: list[tuple[Measure, str, MeasuredOutcome]] = []
             self._act = act
 
         def note(self, record: Record) -> None: ...
 
-        def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+        def measured(self, measure: Measure, family: str, outcome: MeasuredOutcome, ns: int) -> None:
             self.told.append((measure, family, outcome))
             self._act()
 
@@ -216,7 +216,7 @@ async def test_an_observer_that_gauges_is_told_too_and_one_that_fails_harms_nobo
     locks.manager.recorder.gauge_no_more(late)
     async with lock:
         pass
-    cycle = [(Measure.WAIT, BILLING, Outcome.GRANTED), (Measure.HOLD, BILLING, Outcome.RELEASED)]
+    cycle = [(Measure.WAIT, BILLING, MeasuredOutcome.GRANTED), (Measure.HOLD, BILLING, MeasuredOutcome.RELEASED)]
     assert good.told == broken.told == cycle * 2
     assert late.told == cycle[1:]
     assert caplog.text.count("an observer failed") == 1

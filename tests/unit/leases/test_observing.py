@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from holdfast.core.history.events import Kind, Record
-from holdfast.core.history.holds import End, holds
+from holdfast.core.history.events import EventKind, Record
+from holdfast.core.history.holds import HoldEnd, holds
 from holdfast.core.history.invariants import check
 from support.harness.leases import LIMIT_S, Notebook, Stage
 
@@ -34,9 +34,9 @@ async def test_a_loss_is_recorded_with_its_reason(stage: Stage) -> None:
     lease = await locks.lock("k", ttl=30).acquire()
     await operator.force_release("k", reason="drill")
     stage.pass_time(11)
-    lost = [record for record in stage.notes.records if record.kind is Kind.LOST]
+    lost = [record for record in stage.notes.records if record.kind is EventKind.LOST]
     assert [(record.reason, record.fence, record.ok) for record in lost] == [("stolen", lease.fence, False)]
-    assert [record.detail for record in stage.notes.records if record.kind is Kind.FORCED] == ["drill"]
+    assert [record.detail for record in stage.notes.records if record.kind is EventKind.FORCED] == ["drill"]
 
 
 async def test_an_observer_that_raises_is_logged_once_and_harms_nobody(
@@ -113,7 +113,7 @@ async def test_a_lease_that_was_broken_is_recorded_with_its_family_and_whose_it_
     lease = await locks.lock("k", ttl=30, family="billing").acquire()
     await operator.force_release("k", reason="drill", actor="ada")
     assert await operator.force_release("k", reason="nobody has it") is None
-    [forced] = [record for record in stage.notes.records if record.kind is Kind.FORCED]
+    [forced] = [record for record in stage.notes.records if record.kind is EventKind.FORCED]
     assert (forced.family, forced.owner, forced.detail) == ("billing", "ada", "drill")
     assert forced.fence is not None
     assert forced.fence > lease.fence
@@ -128,6 +128,6 @@ async def test_the_end_of_a_degraded_lease_is_recorded_too(stage: Stage) -> None
     assert stage.notes.kinds()[-2:] == ["fell_back", "let_go"]
     began, ended = stage.notes.records[-2:]
     assert (ended.key, ended.family, ended.owner, ended.fence) == ("k", "f", began.owner, None)
-    assert [(hold.fence, hold.end) for hold in holds(stage.notes.records)] == [(None, End.RELEASED)]
+    assert [(hold.fence, hold.end) for hold in holds(stage.notes.records)] == [(None, HoldEnd.RELEASED)]
     assert check(stage.notes.records) == []
     assert locks.statistics().released == 0  # nothing was given back to the store

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import aio
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.loss_diagnosis import NOISE_NS, sentences
 from holdfast.runtime import stalls
 from holdfast.runtime.renewer import Renewer
@@ -120,7 +120,7 @@ async def test_a_loss_says_that_the_event_loop_was_blocked(tmp_path: Path) -> No
         breaker.start()
         breaker.join(LIMIT_S)  # on the loop, so that nothing else runs there
         assert not breaker.is_alive()
-    [lost] = [record for record in notebook.records if record.kind is Kind.LOST]
+    [lost] = [record for record in notebook.records if record.kind is EventKind.LOST]
     assert lost.facts is not None
     assert lost.facts["loop_lag_ns"] > NOISE_NS
     assert "the event loop was blocked for" in " ".join(sentences(lost.reason, lost.facts))
@@ -143,6 +143,6 @@ def _token(lease: aio.Lease | aio.DegradedLease) -> str:
 
 
 def test_records_are_equal_and_hashed_by_what_they_say() -> None:
-    one, same = (Record(Kind.LOST, 1, "k", facts={"a": [1]}) for _ in range(2))
+    one, same = (Record(EventKind.LOST, 1, "k", facts={"a": [1]}) for _ in range(2))
     assert one == same
     assert len({one, same}) == 1

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import check
 from holdfast.observe.ledger.codec import LINE_BYTES_MAX, line
 from holdfast.observe.ledger.reader import Findings, Wanted, read
@@ -24,7 +24,7 @@ from support.campaigns import campaign
 
 
 def granted(number: int, key: str = "k", **more: Any) -> Record:
-    return Record(Kind.GRANTED, number, key, fence=number, **more)
+    return Record(EventKind.GRANTED, number, key, fence=number, **more)
 
 
 class InFlight:
@@ -50,15 +50,22 @@ def test_what_is_noted_is_read_back_in_its_order(tmp_path: Path) -> None:
 
 
 def test_it_takes_what_an_auditor_asks_for_and_all_of_it_when_told_so(tmp_path: Path) -> None:
-    history = [Record(kind, 1, "k", fence=1, ok=ok) for kind in Kind for ok in (True, False)]
+    history = [Record(kind, 1, "k", fence=1, ok=ok) for kind in EventKind for ok in (True, False)]
     for everything in (False, True):
         with Ledger(tmp_path / str(everything), everything=everything) as ledger:
             for record in history:
                 ledger.note(record)
     assert list(read(tmp_path / "True")) == history
     taken = {(record.kind, record.ok) for record in read(tmp_path / "False")}
-    assert {(Kind.WRITE, False), (Kind.READ, False), (Kind.FORCED, True), (Kind.LOST, False)} <= taken
-    assert taken.isdisjoint({(Kind.WRITE, True), (Kind.READ, True), (Kind.BUSY, True), (Kind.STEP, True)})
+    assert {
+        (EventKind.WRITE, False),
+        (EventKind.READ, False),
+        (EventKind.FORCED, True),
+        (EventKind.LOST, False),
+    } <= taken
+    assert taken.isdisjoint(
+        {(EventKind.WRITE, True), (EventKind.READ, True), (EventKind.BUSY, True), (EventKind.STEP, True)}
+    )
 
 
 def test_rotation_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
@@ -139,7 +146,7 @@ def test_a_full_line_drops_the_newest_counts_them_and_says_so_in_the_ledger(
     assert inside.wait(60)  # the disk hangs with the first one
     for number in range(2, 1002):
         ledger.note(granted(number))
-    ledger.note(Record(Kind.LOST, 1002, "k", fence=1, ok=False))  # it has room of its own
+    ledger.note(Record(EventKind.LOST, 1002, "k", fence=1, ok=False))  # it has room of its own
     assert (ledger.statistics().queued, ledger.statistics().dropped) == (101, 900)
     gate.set()
     ledger.close()
@@ -288,7 +295,7 @@ def test_the_files_of_several_processes_are_one_history_in_the_order_of_time(tmp
 
 
 def test_a_process_whose_clock_was_set_back_keeps_its_order(tmp_path: Path) -> None:
-    one = [Record(Kind.GRANTED, at, "k", fence=fence) for at, fence in ((100, 1), (50, 2), (120, 4))]
+    one = [Record(EventKind.GRANTED, at, "k", fence=fence) for at, fence in ((100, 1), (50, 2), (120, 4))]
     (tmp_path / "h-1-0.000001.jsonl").write_bytes(b"".join(map(line, one)))
     (tmp_path / "h-2-0.000001.jsonl").write_bytes(line(granted(110, "k")))
     assert fences(tmp_path) == [1, 2, 110, 4]
@@ -325,9 +332,13 @@ def test_a_lease_leaves_its_story_and_never_its_token(tmp_path: Path) -> None:
     text = b"".join(file.read_bytes() for file in tmp_path.iterdir()).decode()
     assert not [token for token in tokens if token in text]
     found = list(read(tmp_path, Wanted(key="invoice:42")))
-    story = [record.kind for record in found if record.kind in {Kind.GRANTED, Kind.RELEASED, Kind.FORCED, Kind.LOST}]
-    assert story == [Kind.GRANTED, Kind.RELEASED, Kind.GRANTED, Kind.FORCED, Kind.LOST]
-    lost = next(record for record in found if record.kind is Kind.LOST)
+    story = [
+        record.kind
+        for record in found
+        if record.kind in {EventKind.GRANTED, EventKind.RELEASED, EventKind.FORCED, EventKind.LOST}
+    ]
+    assert story == [EventKind.GRANTED, EventKind.RELEASED, EventKind.GRANTED, EventKind.FORCED, EventKind.LOST]
+    lost = next(record for record in found if record.kind is EventKind.LOST)
     assert lost.reason == "stolen"
     assert lost.facts is not None
     assert lost.facts["ttl_ns"] == 300_000_000

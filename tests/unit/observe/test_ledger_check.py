@@ -13,29 +13,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history import prefilter
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.holds import lost
 from holdfast.core.history.invariants import check
-from holdfast.observe.ledger.check import Verdict, check_files
+from holdfast.observe.ledger.check import LedgerVerdict, check_files
 from holdfast.observe.ledger.codec import LINE_BYTES_MAX, Damaged, Remark, line, parse_block
-from holdfast.observe.ledger.prefilter import Part, Survey, fetch, survey
+from holdfast.observe.ledger.prefilter import ColumnSurvey, FilePart, fetch, survey
 from holdfast.observe.ledger.reader import Findings, Wanted, files_by_process, load
 
 START = 1_772_366_400_000_000_000
-GRANTS = {Kind.GRANTED, Kind.PROMOTED, Kind.HANDED}
+GRANTS = {EventKind.GRANTED, EventKind.PROMOTED, EventKind.HANDED}
 
 
 def granted(at: int, fence: int, key: str = "k", owner: str = "a@h:1/x") -> Record:
     return Record(
-        Kind.GRANTED, START + at, key, "jobs", owner, fence, began_ns=START + at - 1, until_ns=START + at + 50
+        EventKind.GRANTED, START + at, key, "jobs", owner, fence, began_ns=START + at - 1, until_ns=START + at + 50
     )
 
 
 def released(at: int, fence: int, key: str = "k", owner: str = "a@h:1/x") -> Record:
-    return Record(Kind.RELEASED, START + at, key, "jobs", owner, fence, began_ns=START + at - 1)
+    return Record(EventKind.RELEASED, START + at, key, "jobs", owner, fence, began_ns=START + at - 1)
 
 
-def by_the_rules(path: Path, wanted: Wanted | None = None, skew_ns: int = 0) -> Verdict:
+def by_the_rules(path: Path, wanted: Wanted | None = None, skew_ns: int = 0) -> LedgerVerdict:
     """What is found when every record is made, and every rule is asked about each."""
     findings = Findings()
     records = load(path, wanted, findings)
@@ -43,7 +43,7 @@ def by_the_rules(path: Path, wanted: Wanted | None = None, skew_ns: int = 0) -> 
         patch.setattr(prefilter, "suspects", lambda records, kinds: None)
         violations = check(records, skew_ns)
     given_out = [record.key for record in records if record.kind in GRANTS]
-    return Verdict(len(records), len(given_out), len(set(given_out)), violations, lost(records), findings)
+    return LedgerVerdict(len(records), len(given_out), len(set(given_out)), violations, lost(records), findings)
 
 
 def write(directory: Path, files: dict[str, list[bytes]]) -> Path:
@@ -55,7 +55,7 @@ def write(directory: Path, files: dict[str, list[bytes]]) -> Path:
 moments = st.integers(0, 40).map(lambda ns: START + ns)
 anything = st.builds(
     Record,
-    kind=st.sampled_from(sorted(prefilter.LEDGER)) | st.sampled_from(Kind),
+    kind=st.sampled_from(sorted(prefilter.LEDGER)) | st.sampled_from(EventKind),
     at_ns=moments,
     key=st.sampled_from(["k", "l", "é", "a\\b", "\ud800"]),
     family=st.sampled_from(["jobs", "default"]),
@@ -88,7 +88,7 @@ def ledgers(draw: st.DrawFn) -> dict[str, list[bytes]]:
         at += wait
         lines = [line(granted(at, fence, key))]
         if draw(st.booleans()):
-            lines.append(line(Record(Kind.WRITE, START + at, key, fence=fence, began_ns=START + at, resource="r")))
+            lines.append(line(Record(EventKind.WRITE, START + at, key, fence=fence, began_ns=START + at, resource="r")))
         at += work
         lines.append(line(released(at, fence, key)))
         files[name] += [each[:-1] for each in lines]
@@ -120,10 +120,10 @@ def test_a_check_of_files_says_what_the_rules_say_of_every_record(
 def test_surveys_of_files_apart_are_together_that_of_all(files: dict[str, list[bytes]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         paths = list(chain.from_iterable(files_by_process(write(Path(directory), files))))
-        joined = Survey()
+        joined = ColumnSurvey()
         for number, path in enumerate(paths):
-            joined.add(survey(Part((path,), number)))
-        assert joined == survey(Part(tuple(paths)))
+            joined.add(survey(FilePart((path,), number)))
+        assert joined == survey(FilePart(tuple(paths)))
 
 
 def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_no_forged_line_is_taken_for_more_than_it_says(raw: bytes) -> None:
     """The pattern for usual lines and the reader of JSON agree, on what is damaged and on what is said."""
     with tempfile.TemporaryDirectory() as directory:
         file = write(Path(directory), {"p.000001": [raw]}) / "p.000001.jsonl"
-        found = survey(Part((file,)))
+        found = survey(FilePart((file,)))
     [entry] = parse_block([raw], sums=True)
     if not isinstance(entry, Record):
         assert (len(found), found.findings.damaged) == (0, int(isinstance(entry, Damaged)))
@@ -200,14 +200,14 @@ def test_no_forged_line_is_taken_for_more_than_it_says(raw: bytes) -> None:
 
 def test_the_usual_lines_are_recognised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Or all would take the slow path unnoticed."""
-    short = Record(Kind.GRANTED, START, "k", fence=1, began_ns=START)
+    short = Record(EventKind.GRANTED, START, "k", fence=1, began_ns=START)
     lines = [line(each)[:-1] for each in (granted(1, 7), released(2, 7), short)]
 
     def no_json(*_: object, **__: object) -> list[Record]:
         raise AssertionError("a usual line was read as JSON")
 
     monkeypatch.setattr("holdfast.observe.ledger.prefilter.parse_block", no_json)
-    assert len(survey(Part((write(tmp_path, {"p.000001": lines}) / "p.000001.jsonl",)))) == 3
+    assert len(survey(FilePart((write(tmp_path, {"p.000001": lines}) / "p.000001.jsonl",)))) == 3
 
 
 @pytest.mark.parametrize("length", [LINE_BYTES_MAX + 1, 3 * LINE_BYTES_MAX, 9 * LINE_BYTES_MAX])
@@ -223,7 +223,7 @@ def test_a_line_that_is_too_long_costs_no_other(tmp_path: Path, length: int, end
 def test_a_file_that_goes_away_meanwhile_is_said(tmp_path: Path) -> None:
     path = write(tmp_path, {"p.000001": [line(granted(1, 5))[:-1]], "q.000001": [line(granted(9, 4))[:-1]]})
     files = list(chain.from_iterable(files_by_process(path)))
-    found = survey(Part(tuple(files)))
+    found = survey(FilePart(tuple(files)))
     places = found.places(found.suspects())
     assert [record.fence for record in fetch(files, places, found.findings)] == [5, 4]
     files[0].unlink()

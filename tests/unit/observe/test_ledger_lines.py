@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.observe.ledger.codec import LINE_BYTES_MAX, TEXT_CHARS_MAX, Damaged, Remark, line, parse, parse_block
 
 numbers = st.none() | st.integers(-(2**63), 2**63 - 1)
@@ -22,7 +22,7 @@ json_values = st.recursive(
 )
 records = st.builds(
     Record,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(EventKind),
     at_ns=st.integers(0, 2**63 - 1),
     key=texts,
     family=texts,
@@ -86,19 +86,21 @@ def test_what_is_wrong_with_a_line_is_said(raw: bytes, problem: str) -> None:
 
 
 def test_lines_of_other_programs_need_no_checksum() -> None:
-    assert parse(b'{"kind": "granted", "at_ns": 5, "key": "k", "fence": 7}') == Record(Kind.GRANTED, 5, "k", fence=7)
+    assert parse(b'{"kind": "granted", "at_ns": 5, "key": "k", "fence": 7}') == Record(
+        EventKind.GRANTED, 5, "k", fence=7
+    )
 
 
 def test_a_field_of_a_later_version_is_left_out_when_the_checksum_is_right() -> None:
     later = line(Remark("x", 1, {}))  # a sum is over whatever the line says
     assert parse(later[:-1]) == Remark("x", 1, {})
     body = b'{"kind":"granted","at_ns":5,"key":"k","weather":"fine"}'
-    assert parse(b'%s,"crc":"%08x"}' % (body[:-1], zlib.crc32(body))) == Record(Kind.GRANTED, 5, "k")
+    assert parse(b'%s,"crc":"%08x"}' % (body[:-1], zlib.crc32(body))) == Record(EventKind.GRANTED, 5, "k")
 
 
 def test_a_line_has_a_bounded_length() -> None:
     record = Record(
-        Kind.LOST, 1, "k", owner="\U0001f512" * 5000, detail="x" * 10**6, facts={"much": ["y" * 99] * 10**4}
+        EventKind.LOST, 1, "k", owner="\U0001f512" * 5000, detail="x" * 10**6, facts={"much": ["y" * 99] * 10**4}
     )
     written = line(record)
     assert len(written) < LINE_BYTES_MAX
@@ -109,7 +111,7 @@ def test_a_line_has_a_bounded_length() -> None:
 
 usual = st.builds(
     Record,
-    kind=st.sampled_from((Kind.GRANTED, Kind.RELEASED)),
+    kind=st.sampled_from((EventKind.GRANTED, EventKind.RELEASED)),
     at_ns=st.integers(0, 2**63 - 1),
     key=texts,
     family=texts | st.just("default"),
@@ -156,7 +158,7 @@ def test_lines_read_together_say_what_they_say_one_by_one(
 
 def test_a_number_that_is_none_is_damage_also_among_others() -> None:
     good, shown = (
-        line(Record(Kind.GRANTED, 1, "k", fence=1, began_ns=1))[:-1],
+        line(Record(EventKind.GRANTED, 1, "k", fence=1, began_ns=1))[:-1],
         {"kind": "granted", "at_ns": 1, "key": "k"},
     )
     for wrong in ({"fence": "1", "began_ns": 1}, {"fence": 1, "began_ns": 1.5}, {"fence": True, "began_ns": 1}):

@@ -16,7 +16,7 @@ from holdfast.core.log_rate import LINES_MAX, LogRate
 from holdfast.errors import FencedOut, Unavailable
 from holdfast.flows import log as saying
 from holdfast.flows.log import Trouble, say, tell
-from holdfast.observe.logs import JsonFormatter, Paced, TextFormatter, fields_of
+from holdfast.observe.logs import JsonFormatter, RateLimitedLog, TextFormatter, fields_of
 
 LOG = logging.getLogger("holdfast.test")
 
@@ -213,7 +213,7 @@ def test_what_a_job_logs_carries_its_job() -> None:
 
 def test_the_lines_of_drivers_are_limited_too_and_say_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     log, handler = logging.getLogger("a.driver"), Lines(JsonFormatter())
-    handler.addFilter(Paced())
+    handler.addFilter(RateLimitedLog())
     log.addHandler(handler)
     log.propagate = False
     try:

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import holdfast
 from holdfast.aio import connect
-from holdfast.core.histogram import Measure, Outcome
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.histogram import Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
 from holdfast.observe import prometheus
 from holdfast.runtime.recorder import Recorder
 from support.fixtures.databases import until
@@ -61,13 +61,13 @@ def _quiet() -> Iterator[None]:
 
 
 MEASURED = (
-    *((Measure.WAIT, each) for each in Outcome if each not in {"released", "lost", "answered", "unanswered"}),
-    *((Measure.HOLD, each) for each in (Outcome.RELEASED, Outcome.LOST)),
-    *((Measure.LEFT, each) for each in (Outcome.ANSWERED,)),
+    *((Measure.WAIT, each) for each in MeasuredOutcome if each not in {"released", "lost", "answered", "unanswered"}),
+    *((Measure.HOLD, each) for each in (MeasuredOutcome.RELEASED, MeasuredOutcome.LOST)),
+    *((Measure.LEFT, each) for each in (MeasuredOutcome.ANSWERED,)),
 )
 
 
-def happened(recorder: Recorder, names: Iterator[tuple[str, str, str]], kinds: Iterable[Kind] = Kind) -> None:
+def happened(recorder: Recorder, names: Iterator[tuple[str, str, str]], kinds: Iterable[EventKind] = EventKind) -> None:
     """Everything that is counted of a lock, one thing for each name: as the flows and the keeper tell of it."""
     each_kind, each_measure = cycle(kinds), cycle(MEASURED)
     for number, (key, family, risk) in enumerate(names):
@@ -107,7 +107,7 @@ def test_a_million_names_cost_no_series_and_no_memory() -> None:
 def test_families_and_classes_that_are_made_up_without_end_are_counted_together(what: str) -> None:
     registry = CollectorRegistry()
     # Of the classes that run without the store there are those of the policy; what it does not know is denied.
-    kinds = [*Kind] if what == "family" else [Kind.DENIED]
+    kinds = [*EventKind] if what == "family" else [EventKind.DENIED]
     with holdfast.connect("memory://made-up") as locks:
         prometheus.register(locks, registry=registry)
         sizes: list[tuple[int, int]] = []

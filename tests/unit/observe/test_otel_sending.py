@@ -176,11 +176,11 @@ def test_the_last_moment_is_sent_at_the_end(collector: Collector) -> None:
     assert collector.exports[-1].value("holdfast.worker.taken") == 2
 
 
-def _failed(sending: push.Sending, number: int) -> bool:
+def _failed(sending: push.MetricPush, number: int) -> bool:
     return bool(exports(sending)["failed"] == number)
 
 
-def exports(sending: push.Sending) -> Any:
+def exports(sending: push.MetricPush) -> Any:
     return sending.reading().values["exports"]
 
 

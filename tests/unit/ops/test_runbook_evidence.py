@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
 import holdfast.aio
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe import prometheus
 from holdfast.observe.ledger.codec import line
@@ -167,21 +167,21 @@ def test_the_autopsy_of_a_loss_tells_the_causes_apart(reason: str | None, known:
 def test_a_ledger_is_read_for_the_last_while_of_all_keys_and_as_a_whole_of_one(tmp_path: Path) -> None:
     now, clock = SystemClock().now().wall, SystemClock()
 
-    def seen(kind: Kind, ago: float, key: str, fence: int, **more: Any) -> Record:
+    def seen(kind: EventKind, ago: float, key: str, fence: int, **more: Any) -> Record:
         at_ns = now - round(ago * NS)
         return Record(kind, at_ns, key, "f", "o@h:1/x", fence=fence, began_ns=at_ns - 1, **more)
 
     records = [
-        seen(Kind.GRANTED, 7200, "k", 9),
-        seen(Kind.GRANTED, 60, "k", 5),
-        seen(Kind.RELEASE_REFUSED, 50, "k", 5, ok=False),
-        seen(Kind.GRANTED, 40, "other", 6),
-        seen(Kind.LOST, 30, "other", 6, reason="expired", ok=False),
-        seen(Kind.RELEASE_REFUSED, 20, "other", 6, ok=False),
+        seen(EventKind.GRANTED, 7200, "k", 9),
+        seen(EventKind.GRANTED, 60, "k", 5),
+        seen(EventKind.RELEASE_REFUSED, 50, "k", 5, ok=False),
+        seen(EventKind.GRANTED, 40, "other", 6),
+        seen(EventKind.LOST, 30, "other", 6, reason="expired", ok=False),
+        seen(EventKind.RELEASE_REFUSED, 20, "other", 6, ok=False),
     ]
     (tmp_path / "h-1-0.000001.jsonl").write_bytes(b"".join(map(line, records)) + b"torn")
     lately = ledger_fact(str(tmp_path), clock, 900.0)
-    assert (lately.records, lately.count(Kind.GRANTED), lately.damaged) == (5, 2, 1)
+    assert (lately.records, lately.count(EventKind.GRANTED), lately.damaged) == (5, 2, 1)
     assert [(each.key, each.cause) for each in lately.losses] == [("other", Cause.OTHER), ("k", Cause.TAKEN)]
     assert lately.violations == ()
     whole = ledger_fact(str(tmp_path), clock, 900.0, frozenset({"k"}))

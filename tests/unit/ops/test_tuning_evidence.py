@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.core.histogram import LADDER_NS, NOTHING, Histogram
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.timing import settle
 from holdfast.core.metric_reading import Reading
-from holdfast.core.tuning.percentiles import Figure, of_durations
+from holdfast.core.tuning.percentiles import SourcedDuration, of_durations
 from holdfast.errors import BadInput, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.observe.ledger.writer import Ledger
 from holdfast.observe.prometheus import rendered
@@ -101,8 +101,8 @@ def test_what_a_process_says_comes_out_again_by_family_and_job_class() -> None:
     assert found.lost == {"worker.job": 3}
     assert found.requests is not None
     assert (found.requests.number, found.unanswered) == (400, 1)
-    assert found.tail == Figure(70 * MS, "the slowest renewals lately (here)")
-    assert found.pauses == [Figure(250 * MS, "the renewer was late (here)")]
+    assert found.tail == SourcedDuration(70 * MS, "the slowest renewals lately (here)")
+    assert found.pauses == [SourcedDuration(250 * MS, "the renewer was late (here)")]
     assert found.ticks["reconciler"].ns == 3 * NS
     known = evidence(found, "worker.job", renewed=False, present=None, loop=None)
     assert known.hold is not None
@@ -345,12 +345,12 @@ def test_a_real_ledger_gives_exact_holds_and_round_trips(tmp_path: Path) -> None
 def test_pauses_come_from_autopsies_and_absurd_times_are_left_out(tmp_path: Path) -> None:
     facts = {"keeper_lag_ns": 2 * NS, "starved_ns": 5 * NS, "suspended_ns": 9000 * NS, "collection_ns": "long"}
     with Ledger(tmp_path / "audit") as ledger:
-        ledger.note(Record(Kind.GRANTED, 100 * NS, "k", "f", "o", 1, began_ns=99 * NS))
-        ledger.note(Record(Kind.LOST, 130 * NS, "k", "f", "o", 1, reason="expired", facts=facts))
-        ledger.note(Record(Kind.GRANTED, 200 * NS, "k", "f", "o", 2, began_ns=2**62))
-        ledger.note(Record(Kind.RELEASED, 2**62, "k", "f", "o", 2))
-        ledger.note(Record(Kind.LOST, 300 * NS, "j", "f", "o", 3, reason="revoked", facts={"starved_ns": 50 * NS}))
-        ledger.note(Record(Kind.UNCONFIRMED, 300 * NS, "j", "f", "o", 3))
+        ledger.note(Record(EventKind.GRANTED, 100 * NS, "k", "f", "o", 1, began_ns=99 * NS))
+        ledger.note(Record(EventKind.LOST, 130 * NS, "k", "f", "o", 1, reason="expired", facts=facts))
+        ledger.note(Record(EventKind.GRANTED, 200 * NS, "k", "f", "o", 2, began_ns=2**62))
+        ledger.note(Record(EventKind.RELEASED, 2**62, "k", "f", "o", 2))
+        ledger.note(Record(EventKind.LOST, 300 * NS, "j", "f", "o", 3, reason="revoked", facts={"starved_ns": 50 * NS}))
+        ledger.note(Record(EventKind.UNCONFIRMED, 300 * NS, "j", "f", "o", 3))
     found, _ = read_history(tmp_path / "audit")
     assert {each.ns for each in found.pauses} == {2 * NS, 5 * NS}, "a host that was asleep should lose its lease"
     assert (found.lost, found.unanswered) == ({"f": 1}, 1)

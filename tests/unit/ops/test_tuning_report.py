@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.tuning.percentiles import Figure, of_durations
+from holdfast.core.tuning.percentiles import SourcedDuration, of_durations
 from holdfast.errors import BadInput
 from holdfast.ops.tuning.apply import apply, plan
 from holdfast.ops.tuning.evidence import Gathered
@@ -23,7 +23,7 @@ from holdfast.plane.settings.sources import load
 from holdfast.types import MS, NS
 from tuning_picture import PICTURE, day, write_day
 
-SLO = Figure(30 * NS, "--slo")
+SLO = SourcedDuration(30 * NS, "--slo")
 SHARE = 0.1
 
 
@@ -35,7 +35,7 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Gathered:
     return read_history(write_day(tmp_path_factory.mktemp("day"), SHARE))[0]
 
 
-def reports(settings: Settings, gathered: Gathered, slo: Figure | None = SLO) -> dict[str, FamilyReport]:
+def reports(settings: Settings, gathered: Gathered, slo: SourcedDuration | None = SLO) -> dict[str, FamilyReport]:
     found = subjects(settings, slo, gathered.families)
     return {each.family: family_report(each, gathered) for each in found}
 
@@ -154,7 +154,7 @@ def test_what_a_file_cannot_change_is_said_and_left(gathered: Gathered, tmp_path
     changes = plan(same, reports(same, gathered).values()).changes
     assert "approvals.lock_failures" not in changes, "it is what it should be"
     assert changes["approvals.lock_ttl"] == (10.0, 10.0)
-    tight = plan(settings, reports(settings, gathered, Figure(2500 * MS, "--slo")).values())
+    tight = plan(settings, reports(settings, gathered, SourcedDuration(2500 * MS, "--slo")).values())
     assert "scheduler.job_ttl" not in tight.changes
     assert "scheduler.job: unchanged, because no TTL keeps the takeover SLO" in tight.left
 
@@ -184,7 +184,7 @@ def test_recorded_contention_is_lived_through_with_both_delays(gathered: Gathere
 
 def test_a_rotating_loop_is_measured_by_its_ticks(gathered: Gathered) -> None:
     settings = Settings(reconciler=ReconcilerSettings(interval=2.0, lead="rotating"))
-    ticks = replace(gathered, ticks={"reconciler": Figure(9 * NS, "the longest tick")})
+    ticks = replace(gathered, ticks={"reconciler": SourcedDuration(9 * NS, "the longest tick")})
     found = reports(settings, ticks, None)["reconciler"]
     assert found.found.terms[0][:2] == ("p99 hold", 9 * NS)
     assert (found.disagreements[0].setting, str(found.disagreements[0].against)) == ("reconciler.interval", "evidence")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import pytest
 
 from holdfast.plane.db.sqlite.notify import Ear
-from holdfast.stores.sqlite.notify import Bell, LoopEar, ThreadEar
+from holdfast.stores.sqlite.notify import SharedLoopListener, SocketNotifier, ThreadListener
 from holdfast.types import NS
 from support.fixtures.databases import until
 
@@ -52,7 +52,7 @@ def send_as_another_user(name: str, text: str, times: int = 1) -> int:
 
 
 def test_a_blocking_waiter_of_leases_is_not_woken_by_another_user() -> None:
-    ear, bell = ThreadEar(), Bell()
+    ear, bell = ThreadListener(), SocketNotifier()
     name, _, label = ear.address.partition("#")
     try:
         assert send_as_another_user(name, label) == 1
@@ -74,7 +74,7 @@ def test_a_blocking_waiter_of_leases_is_not_woken_by_another_user() -> None:
 @pytest.mark.asyncio
 async def test_waiters_of_leases_on_an_event_loop_are_not_woken_by_another_user() -> None:
     loop = asyncio.get_running_loop()
-    ear, bell = LoopEar(loop), Bell()
+    ear, bell = SharedLoopListener(loop), SocketNotifier()
     try:
         (attacked, foreign), (address, ours) = ear.take(), ear.take()
         name, _, label = attacked.partition("#")

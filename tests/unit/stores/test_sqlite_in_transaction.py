@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 import pytest
 import pytest_asyncio
 
-from holdfast.core.ports import RidesAlong
+from holdfast.core.ports import SharesTransactions
 from holdfast.errors import Misconfigured, Timeout
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.stores.memory.store import MemoryStore
@@ -206,8 +206,8 @@ class Elsewhere:
 
 
 async def test_only_the_database_in_which_the_leases_lie_will_do(store: SqliteStore, engine: SqliteEngine) -> None:
-    assert isinstance(store, RidesAlong)
-    assert not isinstance(MemoryStore(), RidesAlong)
+    assert isinstance(store, SharesTransactions)
+    assert not isinstance(MemoryStore(), SharesTransactions)
     alone = engine.asynchronous()
     assert not alone.ride(Elsewhere())
     assert not alone.ride(object())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ports import LocksWithin, Moment, Query
+from holdfast.core.ports import LocksInTransaction, Query, TransactionLocks
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
@@ -32,7 +32,7 @@ class Writer:
     async def query(self, statement: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         return [dict(row) for row in self.connection.execute(statement, values).fetchall()]
 
-    def take(self, moment: Moment, *keys: str, unheard: bool = False) -> list[int | Busy]:
+    def take(self, moment: TransactionLocks, *keys: str, unheard: bool = False) -> list[int | Busy]:
         """The locks, inside a transaction that stays open."""
         self.connection.execute("BEGIN IMMEDIATE")
         ask: Query = self.query
@@ -53,7 +53,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-def moment(store: SqliteStore, path: Path) -> Moment:
+def moment(store: SqliteStore, path: Path) -> TransactionLocks:
     found = store.within(str(path))
     assert found is not None
     return found
@@ -78,7 +78,7 @@ def held(store: SqliteStore, key: str, **how: Any) -> Grant:
 
 @pytest.mark.requires("R1", "R2")
 def test_each_has_a_fence_above_every_earlier_one_and_below_every_later_one(
-    store: SqliteStore, moment: Moment, writer: Writer
+    store: SqliteStore, moment: TransactionLocks, writer: Writer
 ) -> None:
     before = held(store, "a")
     run_now(store.release("a", "t1", before.claim, 0, CALL))
@@ -92,7 +92,7 @@ def test_each_has_a_fence_above_every_earlier_one_and_below_every_later_one(
 
 @pytest.mark.requires("R2")
 def test_keys_that_nobody_has_heard_of_are_not_looked_for_and_have_fences_of_the_same_line(
-    store: SqliteStore, moment: Moment, writer: Writer
+    store: SqliteStore, moment: TransactionLocks, writer: Writer
 ) -> None:
     before = held(store, "a")
     seen: list[str] = []
@@ -108,7 +108,7 @@ def test_keys_that_nobody_has_heard_of_are_not_looked_for_and_have_fences_of_the
 
 @pytest.mark.requires("R3")
 def test_one_that_is_held_is_refused_with_its_holder_and_the_others_are_had(
-    store: SqliteStore, moment: Moment, writer: Writer
+    store: SqliteStore, moment: TransactionLocks, writer: Writer
 ) -> None:
     lease = held(store, "b")
     first, second, third = writer.take(moment, "a", "b", "c")
@@ -123,7 +123,7 @@ def test_one_that_is_held_is_refused_with_its_holder_and_the_others_are_had(
 
 
 def test_nobody_can_take_it_while_the_transaction_is_open_and_everybody_when_it_is_over(
-    store: SqliteStore, moment: Moment, writer: Writer
+    store: SqliteStore, moment: TransactionLocks, writer: Writer
 ) -> None:
     (fence,) = writer.take(moment, "a")
     with pytest.raises(Exception, match="locked by another writer"):
@@ -134,7 +134,7 @@ def test_nobody_can_take_it_while_the_transaction_is_open_and_everybody_when_it_
 
 
 def test_what_is_undone_was_never_had_and_a_fence_that_was_seen_is_not_given_again_by_chance(
-    store: SqliteStore, moment: Moment, writer: Writer
+    store: SqliteStore, moment: TransactionLocks, writer: Writer
 ) -> None:
     before = held(store, "x")
     (fence,) = writer.take(moment, "a")
@@ -146,7 +146,7 @@ def test_what_is_undone_was_never_had_and_a_fence_that_was_seen_is_not_given_aga
 
 
 def test_the_row_of_one_that_ran_out_or_died_is_removed(
-    store: SqliteStore, moment: Moment, writer: Writer, path: Path
+    store: SqliteStore, moment: TransactionLocks, writer: Writer, path: Path
 ) -> None:
     """A process that was killed holds nothing on this host, whatever its time."""
     program = (
@@ -176,8 +176,8 @@ def test_the_row_of_one_that_ran_out_or_died_is_removed(
 def test_only_the_file_of_the_leases_itself_will_do(
     store: SqliteStore, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(store, LocksWithin)
+    assert isinstance(store, LocksInTransaction)
     assert store.within(str(tmp_path / "other.db")) is None
     monkeypatch.chdir(tmp_path)
     assert store.within(path.name) is not None
-    assert not isinstance(MemoryStore(), LocksWithin)
+    assert not isinstance(MemoryStore(), LocksInTransaction)

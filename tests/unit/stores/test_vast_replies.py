@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.stores.redis.protocol import ProtocolError, Reader
+from holdfast.stores.redis.protocol import ProtocolError, ReplyReader
 
 VAST = [
     *(b"*2147483647\r\n", b"*1\r\n*1000000\r\n", b":1\r\n*9999999\r\n", b"*0000000001\r\n", b"$999999999\r\n"),
@@ -14,7 +14,7 @@ OTHER = [b"#t\r\n", b":1\r\n,1\r\n", b"*1\r\n%1\r\n*1\r\n:5\r\n", b"~1\r\n*0\r\n
 
 
 def fed(data: bytes, size: int) -> list[object]:
-    reader, found = Reader(), list[object]()
+    reader, found = ReplyReader(), list[object]()
     for at in range(0, len(data), size):
         reader.feed(data[at : at + size])
         while (reply := reader.gets()) is not False:

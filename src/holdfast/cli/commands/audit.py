@@ -15,10 +15,10 @@ from holdfast.cli.output.audit import as_dict, autopsy, ending, iso, loss_line, 
 from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_table, say, seconds
 from holdfast.cli.parse_time import duration_option, moment_ns
 from holdfast.cli.plane_options import Config, settings
-from holdfast.core.history.holds import End, Held, Hold, held_at, holds
+from holdfast.core.history.holds import HeldAt, HoldEnd, HoldInterval, held_at, holds
 from holdfast.core.history.invariants import Violation
 from holdfast.errors import BadInput
-from holdfast.observe.ledger.check import Verdict, check_files
+from holdfast.observe.ledger.check import LedgerVerdict, check_files
 from holdfast.observe.ledger.reader import Findings, Wanted, read
 from holdfast.types import NS, duration_ns
 
@@ -132,7 +132,7 @@ def check_ledger(
     return Exit.NO if verdict.violations else Exit.OK
 
 
-def _print_verdict(verdict: Verdict) -> None:
+def _print_verdict(verdict: LedgerVerdict) -> None:
     violations = verdict.violations
     what = (
         f"{verdict.records:,} records, {verdict.grants:,} grants of {verdict.keys:,} keys, "
@@ -161,7 +161,7 @@ def ledger_path(given: Path | None, config: str | None) -> Path:
     return Path(path)
 
 
-def _print_losses(losses: Sequence[Hold]) -> None:
+def _print_losses(losses: Sequence[HoldInterval]) -> None:
     """Losing a lease breaks no promise; but whoever checks a ledger wants to know of it."""
     if not losses:
         return
@@ -190,7 +190,7 @@ def say_findings(findings: Findings) -> None:
         say(f"{findings.dropped:,} records could not be written at the time; the ledger is incomplete by those")
 
 
-def _answer(key: str, at_ns: int, found: Sequence[tuple[Held, Hold]], *, as_json: bool) -> int:
+def _answer(key: str, at_ns: int, found: Sequence[tuple[HeldAt, HoldInterval]], *, as_json: bool) -> int:
     moment = when(at_ns, date=True)
     if as_json:
         holders = [{"held": str(held), **as_dict(hold)} for held, hold in found]
@@ -199,17 +199,17 @@ def _answer(key: str, at_ns: int, found: Sequence[tuple[Held, Hold]], *, as_json
         out().print(cell(f"{key} was held by nobody at {moment}, as far as the ledger knows"), soft_wrap=True)
     for held, hold in () if as_json else found:
         fence = "without a fence (degraded: the store knew nothing of it)" if hold.fence is None else _fence(hold)
-        verb = "was held" if held is Held.YES else "was perhaps held"
+        verb = "was held" if held is HeldAt.YES else "was perhaps held"
         out().print(cell(f"{key} {verb} at {moment} by {hold.owner} {fence}, {_span(hold)}"), soft_wrap=True)
     return Exit.OK if found else Exit.NO
 
 
-def _print(shown: Sequence[Hold]) -> None:
+def _print(shown: Sequence[HoldInterval]) -> None:
     table = plain_table(("FROM", "left"), ("HELD", "right"), ("FENCE", "right"), ("OWNER", "left"), ("END", "left"))
     for hold in shown:
         lasted = "?" if hold.until_ns is None else seconds((hold.until_ns - hold.since_ns) / NS)
         fence = "none" if hold.fence is None else str(hold.fence)
-        style = "" if hold.end in {End.RELEASED, End.PROMOTED} else "yellow"
+        style = "" if hold.end in {HoldEnd.RELEASED, HoldEnd.PROMOTED} else "yellow"
         table.add_row(
             cell(when(hold.since_ns, date=True)), lasted, cell(fence), cell(hold.owner), cell(ending(hold), style)
         )
@@ -223,12 +223,12 @@ def _print(shown: Sequence[Hold]) -> None:
             out().print(cell(f"  {line}"), soft_wrap=True)
 
 
-def _span(hold: Hold) -> str:
+def _span(hold: HoldInterval) -> str:
     until = f"until {when(hold.until_ns)} ({ending(hold)})" if hold.until_ns is not None else f"and {ending(hold)}"
     return f"from {when(hold.since_ns)} {until}"
 
 
-def _fence(hold: Hold) -> str:
+def _fence(hold: HoldInterval) -> str:
     return f"under fence {hold.fence}"
 
 

@@ -16,7 +16,7 @@ from holdfast.guards.install import Proof, Report, Trigger, plan
 from holdfast.guards.install import check as prove
 from holdfast.guards.install import install as prepare
 from holdfast.guards.install import remove as take_away
-from holdfast.guards.install.verify import Verdict
+from holdfast.guards.install.verify import AttackVerdict
 from holdfast.guards.sql.identifiers import FENCE_COLUMN
 
 TableName = Annotated[
@@ -38,7 +38,12 @@ Ids = Annotated[
 FenceColumn = Annotated[str, typer.Option("--fence-column", metavar="NAME", help="Where the fence is kept.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the statements, in order, and change nothing.")]
 
-_STYLES = {Verdict.HELD: "green", Verdict.OPEN: "yellow", Verdict.BROKEN: "bold red", Verdict.UNTRIED: "dim"}
+_STYLES = {
+    AttackVerdict.HELD: "green",
+    AttackVerdict.OPEN: "yellow",
+    AttackVerdict.BROKEN: "bold red",
+    AttackVerdict.UNTRIED: "dim",
+}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -144,12 +149,12 @@ def _print(proof: Proof) -> None:
         print()
     for problem in proof.problems:
         out().print(cell(f"problem: {problem}", "bold red"))
-    if untried := proof.count(Verdict.UNTRIED):
+    if untried := proof.count(AttackVerdict.UNTRIED):
         out().print(cell(f"{untried} could not be tried here", "dim"))
     if proof.held:
         out().print(cell(f"holds: {proof.table}, for {proof.held_to_it}", "bold green"))
     else:
-        broken = proof.count(Verdict.BROKEN)
+        broken = proof.count(AttackVerdict.BROKEN)
         out().print(cell(f"does not hold: {proof.table}, {broken} of {len(proof.attempts)} got through", "bold red"))
 
 

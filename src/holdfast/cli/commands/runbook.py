@@ -22,7 +22,7 @@ from holdfast.errors import BadInput
 from holdfast.types import NS
 
 if TYPE_CHECKING:
-    from holdfast.core.name_prefixes import Names
+    from holdfast.core.name_prefixes import NamePrefixes
     from holdfast.ops.runbooks.model import Report, Runbook, Severity
     from holdfast.ops.runbooks.sources import Given
     from holdfast.plane.settings.settings import Settings
@@ -205,7 +205,7 @@ def _print(report: Report) -> None:
         console.print(cell(line.text, _STYLES.get(str(line.tone), "")), soft_wrap=True)
 
 
-def _list(names: Names, *, as_json: bool) -> int:
+def _list(names: NamePrefixes, *, as_json: bool) -> int:
     from holdfast.ops.runbooks import RUNBOOKS
 
     if as_json:

@@ -18,8 +18,8 @@ from holdfast.cli.output.screen import put_json, say
 from holdfast.cli.parse_time import moment_ns
 from holdfast.cli.plane_options import Config, settings
 from holdfast.core.duration_text import parse_duration_ns
-from holdfast.core.tuning.percentiles import Figure
-from holdfast.core.tuning.ttl import Demand, Detection, Evidence, recommend
+from holdfast.core.tuning.percentiles import SourcedDuration
+from holdfast.core.tuning.ttl import Detection, FamilyDemand, FamilyEvidence, recommend
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 
@@ -109,7 +109,7 @@ def tune(
     The evidence: --metrics, --prometheus or --history; none named: the audit ledger of the settings. Or no evidence,
     by hand: holdfast tune --hold-p99 18s --jitter 4s --guard 2s --slo 30s
     """
-    promised = None if slo is None else Figure(parse_duration_ns("slo", slo, low_ns=MS), "--slo")
+    promised = None if slo is None else SourcedDuration(parse_duration_ns("slo", slo, low_ns=MS), "--slo")
     given = {"hold-p99": hold_p99, "jitter": jitter, "guard": guard, "detection": detection, "ttl": ttl}
     if renewed or any(each is not None for each in given.values()):
         if any((metrics, prometheus, history, since, plot, family, unrenewed, apply, diff, check)):
@@ -118,7 +118,9 @@ def tune(
                 next((f"--{name}" for name, text in given.items() if text), "--renewed"), problem, "leave one out"
             )
         lengths = {
-            name: Figure(parse_duration_ns(name, text), _GIVEN) for name, text in given.items() if text is not None
+            name: SourcedDuration(parse_duration_ns(name, text), _GIVEN)
+            for name, text in given.items()
+            if text is not None
         }
         return _by_hand(lengths, promised, renewed=renewed, as_json=json)
     if sum(map(bool, (metrics, prometheus, history))) > 1:
@@ -143,7 +145,7 @@ def tune(
     return Exit.OK if not check or tuning.agrees(reports) else Exit.NO
 
 
-def _by_hand(given: Mapping[str, Figure], slo: Figure | None, *, renewed: bool, as_json: bool) -> int:
+def _by_hand(given: Mapping[str, SourcedDuration], slo: SourcedDuration | None, *, renewed: bool, as_json: bool) -> int:
     from holdfast.ops.tuning.report import FamilyReport
     from holdfast.ops.tuning.subjects import Subject
 
@@ -153,9 +155,9 @@ def _by_hand(given: Mapping[str, Figure], slo: Figure | None, *, renewed: bool, 
     if present is None and jitter is None:
         raise BadInput("--jitter", "is missing", "give what the network, the store and pauses may add: --jitter 4s")
     found = Detection() if retry is None else Detection(retry.ns, None, _GIVEN)
-    demand = Demand(slo=slo, detection=found, guard=given.get("guard"), jitter=jitter, present=present)
+    demand = FamilyDemand(slo=slo, detection=found, guard=given.get("guard"), jitter=jitter, present=present)
     missing = "neither hold nor jitter is given"
-    known = Evidence("by hand", renewed or hold is None, hold=hold, no_hold=missing, no_tail=missing)
+    known = FamilyEvidence("by hand", renewed or hold is None, hold=hold, no_hold=missing, no_tail=missing)
     report = FamilyReport(Subject("by hand", demand, known.renewed), known, {}, recommend(known, demand), ())
     if as_json:
         put_json(report.as_dict())
@@ -167,7 +169,7 @@ def _by_hand(given: Mapping[str, Figure], slo: Figure | None, *, renewed: bool, 
     return Exit.OK if settled and not late else Exit.NO
 
 
-def _settings(config: str | None, slo: Figure | None) -> tuple[Settings, Figure | None]:
+def _settings(config: str | None, slo: SourcedDuration | None) -> tuple[Settings, SourcedDuration | None]:
     """The settings, also those that are refused because their own takeover SLO cannot be kept: that is what to tune."""
     from holdfast.plane.settings.sources import BadSettings
 
@@ -178,7 +180,7 @@ def _settings(config: str | None, slo: Figure | None) -> tuple[Settings, Figure 
             raise
         chosen = settings(config, takeover=_ANY_S)
         promise = os.environ.get("HOLDFAST_TAKEOVER") or _in_file(chosen)
-        return chosen, slo or Figure(parse_duration_ns("takeover", str(promise)), "takeover in the settings")
+        return chosen, slo or SourcedDuration(parse_duration_ns("takeover", str(promise)), "takeover in the settings")
 
 
 def _in_file(chosen: Settings) -> object:
@@ -226,7 +228,7 @@ def _own_ledger(chosen: Settings) -> Path:
 
 
 def _reports(
-    chosen: Settings, gathered: Gathered, slo: Figure | None, family: str | None, unrenewed: Sequence[str]
+    chosen: Settings, gathered: Gathered, slo: SourcedDuration | None, family: str | None, unrenewed: Sequence[str]
 ) -> list[FamilyReport]:
     from holdfast.ops.tuning.report import family_report
     from holdfast.ops.tuning.subjects import subjects

@@ -6,28 +6,28 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.cli.output.screen import seconds
-from holdfast.core.history.events import Kind, Record
-from holdfast.core.history.holds import End, Hold
+from holdfast.core.history.events import EventKind, Record
+from holdfast.core.history.holds import HoldEnd, HoldInterval
 from holdfast.core.history.invariants import Violation
 from holdfast.core.lease.loss_diagnosis import sentences
 from holdfast.types import NS
 
 
-def ending(hold: Hold) -> str:
+def ending(hold: HoldInterval) -> str:
     """How it ended, in a few words."""
-    if hold.end is End.FORCED and hold.forced is not None:
+    if hold.end is HoldEnd.FORCED and hold.forced is not None:
         return f"broken by {hold.forced.owner}: {hold.forced.detail or 'no reason recorded'}"
-    if hold.end is End.LOST and hold.ended is not None:
+    if hold.end is HoldEnd.LOST and hold.ended is not None:
         return f"lost: {hold.ended.reason or 'no reason recorded'}"
-    if hold.end is End.UNKNOWN:
+    if hold.end is HoldEnd.UNKNOWN:
         return "no end is recorded" + ("" if hold.next is None else "; over when the next one had it")
     return str(hold.end)
 
 
-def autopsy(hold: Hold) -> list[str]:
+def autopsy(hold: HoldInterval) -> list[str]:
     """Why it was lost, and what became of the key. Empty when it ended as it should."""
     lines: list[str] = []
-    if hold.end in {End.LOST, End.FORCED} and hold.ended is not None:
+    if hold.end in {HoldEnd.LOST, HoldEnd.FORCED} and hold.ended is not None:
         lines += sentences(hold.ended.reason, hold.ended.facts or {})
     if hold.unconfirmed:
         lines.append(f"{hold.unconfirmed} of its renewals had no answer")
@@ -36,7 +36,7 @@ def autopsy(hold: Hold) -> list[str]:
     return [*lines, takeover(hold)] if lines else []
 
 
-def takeover(hold: Hold) -> str:
+def takeover(hold: HoldInterval) -> str:
     """Who had the key afterwards, and after how long."""
     following, free_ns = hold.next, hold.free_for_ns
     if following is None or free_ns is None:
@@ -46,7 +46,7 @@ def takeover(hold: Hold) -> str:
     return f"{verb} with fence {following.fence}, {how}"
 
 
-def as_dict(hold: Hold) -> dict[str, Any]:
+def as_dict(hold: HoldInterval) -> dict[str, Any]:
     """A hold for programs."""
     following = hold.next
     return {
@@ -68,7 +68,7 @@ def as_dict(hold: Hold) -> dict[str, Any]:
     }
 
 
-def _following(hold: Hold, following: Hold) -> dict[str, Any]:
+def _following(hold: HoldInterval, following: HoldInterval) -> dict[str, Any]:
     after = hold.free_for_ns
     return {
         "owner": following.owner,
@@ -78,7 +78,7 @@ def _following(hold: Hold, following: Hold) -> dict[str, Any]:
     }
 
 
-def loss_line(hold: Hold) -> str:
+def loss_line(hold: HoldInterval) -> str:
     """A loss in one line, for a list of them."""
     reason = "no reason recorded" if hold.loss is None else hold.loss.reason or "no reason recorded"
     at = "" if hold.until_ns is None else when(hold.until_ns, date=True)
@@ -92,7 +92,7 @@ def told(record: Record) -> str:
         words.append(f"fence {record.fence}")
     if record.began_ns is not None:
         words.append(f"(since {when(record.began_ns)})")
-    if record.kind is Kind.FORCED and record.facts:
+    if record.kind is EventKind.FORCED and record.facts:
         words.append(f"(before: fence {record.facts.get('holder_fence')} of {record.facts.get('holder')})")
     words += [part for part in (record.reason, record.detail, "" if record.ok else "(refused or failed)") if part]
     return " ".join(words)

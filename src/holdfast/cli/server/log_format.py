@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.cli.output.async_writer import Writer
-from holdfast.observe.logs import JOBS, OURS, JsonFormatter, Paced, TextFormatter, event_of, traced
+from holdfast.observe.logs import JOBS, OURS, JsonFormatter, RateLimitedLog, TextFormatter, event_of, traced
 from holdfast.plane.settings.sections import JSON
 from holdfast.plane.settings.settings import Settings
 
@@ -71,7 +71,7 @@ class _Lines(logging.Handler):
     def __init__(self, form: logging.Formatter) -> None:
         super().__init__()
         self.setFormatter(form)
-        self.addFilter(Paced())
+        self.addFilter(RateLimitedLog())
         self._form = form
         self.writer = Writer("stderr", self._gap)
 

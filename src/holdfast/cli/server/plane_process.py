@@ -26,7 +26,7 @@ from holdfast.plane.process.plane import API, WORKER, PartMaker, Plane
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.observe.otel.push import Sending
+    from holdfast.observe.otel.push import MetricPush
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -74,7 +74,7 @@ class PlaneProcess:
         return lambda plane: ApiPart(plane, ours, access)
 
     async def _run(
-        self, api: PartMaker | None, probe: Probe | None, audit: Audit | None, sending: Sending | None
+        self, api: PartMaker | None, probe: Probe | None, audit: Audit | None, sending: MetricPush | None
     ) -> int:
         ending, hurrying = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()

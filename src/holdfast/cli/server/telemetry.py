@@ -20,13 +20,13 @@ from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.observe.otel.push import Sending
+    from holdfast.observe.otel.push import MetricPush
 
 _log: Final = logging.getLogger("holdfast.observe")
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[Sending | None]:
+def opened(settings: Settings) -> Iterator[MetricPush | None]:
     """What sends metrics, if that is wanted. Leaving the block sends the last ones, when all else is closed."""
     if not settings.otel.enabled:
         yield None
@@ -41,7 +41,7 @@ def opened(settings: Settings) -> Iterator[Sending | None]:
 
 
 @asynccontextmanager
-async def exporting(sending: Sending | None, process_health: ProcessHealth) -> AsyncIterator[None]:
+async def exporting(sending: MetricPush | None, process_health: ProcessHealth) -> AsyncIterator[None]:
     """Send what the process counts while the block runs: at once, every interval, and when it is over."""
     if sending is None:
         yield
@@ -56,14 +56,14 @@ async def exporting(sending: Sending | None, process_health: ProcessHealth) -> A
         _send(sending, process_health)  # not the plane's jobs: its stores may be closed by now
 
 
-async def _feed(sending: Sending, process_health: ProcessHealth) -> None:
+async def _feed(sending: MetricPush, process_health: ProcessHealth) -> None:
     """The first one at once: counts that are seen at zero can be seen to rise."""
     while True:
         _send(sending, process_health, await process_health.live() if process_health.counts_jobs else ())
         await asyncio.sleep(sending.interval)
 
 
-def _send(sending: Sending, process_health: ProcessHealth, live: Iterable[Reading] = ()) -> None:
+def _send(sending: MetricPush, process_health: ProcessHealth, live: Iterable[Reading] = ()) -> None:
     try:
         sending.send([*process_health.readings(), *process_health.served(), *live])
     except Exception as error:  # noqa: BLE001 - whatever it is, it must neither end the process nor what follows

@@ -39,7 +39,7 @@ from holdfast.plane.worker.worker import Drained, Worker
 from holdfast.runtime.system import this_owner
 
 if TYPE_CHECKING:
-    from holdfast.observe.otel.push import Sending
+    from holdfast.observe.otel.push import MetricPush
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -82,7 +82,7 @@ class WorkerProcess:
         with probing.opened(self._settings) as probe:
             yield probe
 
-    async def _run(self, grace: float, probe: Probe | None, audit: Audit | None, sending: Sending | None) -> int:
+    async def _run(self, grace: float, probe: Probe | None, audit: Audit | None, sending: MetricPush | None) -> int:
         ending, loop = asyncio.Event(), asyncio.get_running_loop()
         ended_by = signal.SIGINT
 

@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.cli.output.screen import put_line, said
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 
 AGAIN_S = 60.0
 
 _NOTED = {
-    Kind.UNCONFIRMED: "a renewal was not confirmed; trying again",
-    Kind.WARNED: "the lease is close to being lost",
-    Kind.RELEASE_FAILED: "the lock could not be given back; it will expire by itself",
-    Kind.PROMOTED: "the store is back, and the lease is a full one now",
+    EventKind.UNCONFIRMED: "a renewal was not confirmed; trying again",
+    EventKind.WARNED: "the lease is close to being lost",
+    EventKind.RELEASE_FAILED: "the lock could not be given back; it will expire by itself",
+    EventKind.PROMOTED: "the store is back, and the lease is a full one now",
 }
 
 
@@ -33,7 +33,7 @@ class Reporter:
         self._json = as_json
         self._put: Callable[[str], None] = put_line
         self._waiting = False
-        self._said: dict[Kind, float] = {}
+        self._said: dict[EventKind, float] = {}
         self.refused = False  # the store said at the release that the lock was not ours any more
 
     def __call__(self, event: str, text: str, *, quiet: bool = False, **fields: Any) -> None:
@@ -54,7 +54,7 @@ class Reporter:
 
     def note(self, record: Record) -> None:
         """What the library observed."""
-        if record.kind is Kind.BUSY and not self._waiting:
+        if record.kind is EventKind.BUSY and not self._waiting:
             self._waiting = True
             # A crontab should not mail this; a person at a terminal wonders why nothing happens.
             self(
@@ -64,14 +64,14 @@ class Reporter:
                 key=record.key,
                 holder=record.detail or None,
             )
-        elif record.kind is Kind.RELEASE_REFUSED:
+        elif record.kind is EventKind.RELEASE_REFUSED:
             self.refused = True
         elif record.kind in _NOTED:
             why = f" ({record.detail})" if record.detail else ""
             text = _NOTED[record.kind] + why
             self(str(record.kind), text, quiet=self._said_lately(record.kind), key=record.key, fence=record.fence)
 
-    def _said_lately(self, kind: Kind) -> bool:
+    def _said_lately(self, kind: EventKind) -> bool:
         """In an outage every retry is unconfirmed; a person needs to read that once, and now and then again."""
         now = time.monotonic()
         lately = now - self._said.get(kind, -AGAIN_S) < AGAIN_S

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core.str_enum import TextEnum
 
 
-class Kind(TextEnum):
+class EventKind(TextEnum):
     """What a record is about."""
 
     GRANTED = "granted"  # the store confirmed a grant: fence, began_ns = before the request was sent, until_ns
@@ -54,7 +54,7 @@ class Record:
     It is not frozen, because that would make it ten times as expensive to make, and one is made for every grant.
     """
 
-    kind: Kind
+    kind: EventKind
     at_ns: int  # wall clock of the observer; virtual time in the simulator
     key: str
     family: str = "default"

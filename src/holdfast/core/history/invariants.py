@@ -32,11 +32,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from holdfast.core.history import overlap, prefilter
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.types import NS
 
-_GRANTS = (Kind.GRANTED, Kind.PROMOTED)
-_RELEASES = (Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED)
+_GRANTS = (EventKind.GRANTED, EventKind.PROMOTED)
+_RELEASES = (EventKind.RELEASED, EventKind.RELEASE_REFUSED, EventKind.RELEASE_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ def _unique(records: list[Record]) -> Iterator[Violation]:
     """C1. What the store handed out and what holders were granted are two views, each without repetition."""
     seen: dict[tuple[bool, str, int], Record] = {}
     for record in records:
-        if record.kind is not Kind.HANDED and record.kind not in _GRANTS:
+        if record.kind is not EventKind.HANDED and record.kind not in _GRANTS:
             continue
         if record.fence is None or record.fence <= 0:
             yield Violation("C1", record.key, f"a grant has the fence {record.fence}", record)
             continue
-        place = (record.kind is Kind.HANDED, record.key, record.fence)
+        place = (record.kind is EventKind.HANDED, record.key, record.fence)
         if place in seen:
             yield Violation("C1", record.key, f"fence {record.fence} was given out twice", seen[place], record)
         seen[place] = record
@@ -106,9 +106,9 @@ def _rising_at_the_store(records: list[Record]) -> Iterator[Violation]:
     top: dict[str, Record] = {}
     forgot_ns = -1
     for record in records:
-        if record.kind is Kind.FORGOT:
+        if record.kind is EventKind.FORGOT:
             forgot_ns = record.at_ns
-        elif record.kind is Kind.HANDED and record.fence is not None:
+        elif record.kind is EventKind.HANDED and record.fence is not None:
             before = top.get(record.key)
             if before is None or _fence(before) < record.fence:
                 top[record.key] = record
@@ -143,24 +143,24 @@ class _Key:
 
 def _exclusive(records: list[Record]) -> Iterator[Violation]:
     """C4. Uses what was seen at the store where there is such a thing, else what holders saw."""
-    source = (Kind.HANDED,) if any(record.kind is Kind.HANDED for record in records) else _GRANTS
+    source = (EventKind.HANDED,) if any(record.kind is EventKind.HANDED for record in records) else _GRANTS
     keys: dict[str, _Key] = {}
     forgot_ns = -1
     for record in records:
-        if record.kind is Kind.FORGOT:
+        if record.kind is EventKind.FORGOT:
             forgot_ns = record.at_ns
             continue
         key = keys.setdefault(record.key, _Key())
-        if record.kind is Kind.FORCED:
+        if record.kind is EventKind.FORCED:
             key.broken_ns = record.at_ns
         elif record.kind in source and record.fence is not None:
             key.given_ns[record.fence] = record.at_ns
             if key.top is None or _fence(key.top) < record.fence:
                 key.top = record
-        elif record.kind in (Kind.STEP, Kind.BELIEVED) and record.fence is not None and key.top is not None:
+        elif record.kind in (EventKind.STEP, EventKind.BELIEVED) and record.fence is not None and key.top is not None:
             since = key.given_ns.get(record.fence, -1)
             if _fence(key.top) > record.fence and max(forgot_ns, key.broken_ns) < since:
-                what = "acted on" if record.kind is Kind.STEP else "believed in"
+                what = "acted on" if record.kind is EventKind.STEP else "believed in"
                 text = f"a holder {what} fence {record.fence} when the store had given the key to another"
                 yield Violation("C4", record.key, text, key.top, record)
 
@@ -173,7 +173,7 @@ def _guarded(records: list[Record]) -> Iterator[Violation]:
     seen: dict[str, Record] = {}  # the highest fence that the resource has registered
     applied: dict[str, Record] = {}  # the last accepted write
     for record in records:
-        if record.kind not in (Kind.READ, Kind.WRITE) or record.fence is None:
+        if record.kind not in (EventKind.READ, EventKind.WRITE) or record.fence is None:
             continue
         if record.began_ns is not None:
             met = record.facts.get("seen") if record.facts else None
@@ -188,10 +188,10 @@ def _guarded(records: list[Record]) -> Iterator[Violation]:
         if highest is None or _fence(highest) < record.fence:
             seen[record.key] = record
         # A resource that records only that a fence was shown to it, as that of the drills, says nothing about values.
-        read = record.value if record.kind is Kind.READ else None
+        read = record.value if record.kind is EventKind.READ else None
         if read is not None and read != (last.value if last is not None else 0):
             yield Violation("C6", record.key, "a read returned a value that was never written", last, record)
-        if record.kind is Kind.WRITE:
+        if record.kind is EventKind.WRITE:
             if last is not None and _fence(last) > record.fence:
                 yield Violation("C5", record.key, "a write with a lower fence was accepted later", last, record)
             if record.based_on != (last.value if last is not None else 0):
@@ -204,20 +204,20 @@ def _owned(records: list[Record]) -> Iterator[Violation]:
     live: dict[str, Record | None] = {}  # the last grant; None: no owner. An absent key is unknown
     lost: dict[tuple[str, int], Record] = {}
     for record in records:
-        if record.kind is Kind.FORGOT:
+        if record.kind is EventKind.FORGOT:
             live.clear()
-        elif record.kind is Kind.FORCED:
+        elif record.kind is EventKind.FORCED:
             live.pop(record.key, None)
-        elif record.kind is Kind.HANDED:
+        elif record.kind is EventKind.HANDED:
             live[record.key] = record
-        elif record.kind in (Kind.EXTENDED, Kind.ENDED) and record.key in live:
+        elif record.kind in (EventKind.EXTENDED, EventKind.ENDED) and record.key in live:
             owner = live[record.key]
             if owner is None or owner.fence != record.fence:
-                verb = "released" if record.kind is Kind.ENDED else "renewed"
+                verb = "released" if record.kind is EventKind.ENDED else "renewed"
                 yield Violation("C8", record.key, f"the key was {verb} by someone who did not own it", owner, record)
-            if record.kind is Kind.ENDED:
+            if record.kind is EventKind.ENDED:
                 live[record.key] = None
-        elif record.kind is Kind.LOST and record.fence is not None:
+        elif record.kind is EventKind.LOST and record.fence is not None:
             lost[record.key, record.fence] = record
         elif record.kind in _RELEASES and record.fence is not None and (record.key, record.fence) in lost:
             yield Violation("C8", record.key, "a lost lease was released", lost[record.key, record.fence], record)
@@ -229,7 +229,7 @@ def _answered(records: list[Record]) -> Iterator[Violation]:
     for record in records:
         if record.fence is None:
             continue
-        if record.kind is Kind.HANDED:
+        if record.kind is EventKind.HANDED:
             handed[record.key, record.fence] = record
         elif record.kind in _GRANTS:
             given = handed.get((record.key, record.fence))
@@ -252,7 +252,7 @@ def _same_owner(first: str, second: str) -> bool:
 def _in_time(records: list[Record]) -> Iterator[Violation]:
     """C10."""
     for record in records:
-        if record.kind is Kind.STEP and record.until_ns is not None and record.at_ns >= record.until_ns:
+        if record.kind is EventKind.STEP and record.until_ns is not None and record.at_ns >= record.until_ns:
             late = (record.at_ns - record.until_ns) / NS
             yield Violation(
                 "C10", record.key, f"a protected step started {late:.6f} s after the local deadline", record
@@ -261,10 +261,10 @@ def _in_time(records: list[Record]) -> Iterator[Violation]:
 
 def _live(records: list[Record]) -> Iterator[Violation]:
     """C11. Only histories that say when the last fault was over can be asked."""
-    healed = next((record for record in reversed(records) if record.kind is Kind.HEALED), None)
+    healed = next((record for record in reversed(records) if record.kind is EventKind.HEALED), None)
     if healed is None or healed.until_ns is None:
         return
-    given = (record for record in records if record.kind is Kind.HANDED or record.kind in _GRANTS)
+    given = (record for record in records if record.kind is EventKind.HANDED or record.kind in _GRANTS)
     keys = {record.key for record in given if record.at_ns < healed.at_ns}
     had = {
         record.key for record in records if record.kind in _GRANTS and healed.at_ns <= record.at_ns <= healed.until_ns
@@ -273,15 +273,15 @@ def _live(records: list[Record]) -> Iterator[Violation]:
         yield Violation("C11", key, "could not be had again in time after the last fault", healed)
 
 
-_RULES: tuple[tuple[Callable[[list[Record]], Iterator[Violation]], frozenset[Kind]], ...] = (
-    (_unique, frozenset({*_GRANTS, Kind.HANDED})),
-    (_rising_at_the_store, frozenset({Kind.HANDED})),
-    (_exclusive, frozenset({Kind.STEP, Kind.BELIEVED})),
-    (_guarded, frozenset({Kind.READ, Kind.WRITE})),
-    (_owned, frozenset({Kind.EXTENDED, Kind.ENDED, Kind.LOST})),
-    (_answered, frozenset({Kind.HANDED})),
-    (_in_time, frozenset({Kind.STEP})),
-    (_live, frozenset({Kind.HEALED})),
+_RULES: tuple[tuple[Callable[[list[Record]], Iterator[Violation]], frozenset[EventKind]], ...] = (
+    (_unique, frozenset({*_GRANTS, EventKind.HANDED})),
+    (_rising_at_the_store, frozenset({EventKind.HANDED})),
+    (_exclusive, frozenset({EventKind.STEP, EventKind.BELIEVED})),
+    (_guarded, frozenset({EventKind.READ, EventKind.WRITE})),
+    (_owned, frozenset({EventKind.EXTENDED, EventKind.ENDED, EventKind.LOST})),
+    (_answered, frozenset({EventKind.HANDED})),
+    (_in_time, frozenset({EventKind.STEP})),
+    (_live, frozenset({EventKind.HEALED})),
 )
 
 

@@ -18,12 +18,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.types import NS
 
 Finding: TypeAlias = tuple[str, str, Record, Record]  # key, text, and the two records that conflict
 
-_ENDS = frozenset({Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LOST})
+_ENDS = frozenset({EventKind.RELEASED, EventKind.RELEASE_REFUSED, EventKind.RELEASE_FAILED, EventKind.LOST})
 
 
 class _Held(NamedTuple):
@@ -44,14 +44,14 @@ def held_together(records: Iterable[Record], skew_ns: int = 0) -> Iterator[Findi
         kind, fence = record.kind, record.fence
         if fence is None:
             continue
-        if kind is Kind.GRANTED or kind is Kind.PROMOTED:
+        if kind is EventKind.GRANTED or kind is EventKind.PROMOTED:
             grants[record.key, fence] = record
         elif kind in _ENDS:
             grant = grants.get((record.key, fence))
             to_ns = _certain_until(record)
             if grant is not None and to_ns is not None and to_ns > grant.at_ns:
                 held.setdefault(record.key, []).append(_Held(grant.at_ns, to_ns, grant, record))
-        elif kind is Kind.FORCED:
+        elif kind is EventKind.FORCED:
             forced.setdefault(record.key, []).append(record.at_ns)
     for key, leases in held.items():
         leases.sort(key=_beginning)
@@ -82,7 +82,7 @@ def _together_text(longer: _Held, other: _Held, together_ns: int) -> str:
 
 def _certain_until(end: Record) -> int | None:
     """Until when the holder was certainly the holder, by the record of the end."""
-    if end.kind is Kind.LOST:
+    if end.kind is EventKind.LOST:
         return None if end.until_ns is None else min(end.at_ns, end.until_ns)
     return end.began_ns
 
@@ -96,7 +96,7 @@ def written_backwards(records: Iterable[Record], skew_ns: int = 0) -> Iterator[F
     writes = [
         record
         for record in records
-        if record.kind is Kind.WRITE and record.ok and record.fence is not None and record.began_ns is not None
+        if record.kind is EventKind.WRITE and record.ok and record.fence is not None and record.began_ns is not None
     ]
     top: dict[tuple[str, str], Record] = {}
     for answered, begun in in_order(writes, skew_ns):

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Final, TypeVar
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 
 # What a record means to the sweep. Plain numbers: those of a long history are packed into bytes.
 PASSING: Final = 0  # no rule asks for it
@@ -35,19 +35,45 @@ ODD: Final = 4  # its key needs a closer look
 
 Key = TypeVar("Key", bound=Hashable)
 
-_ENDS = frozenset({Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED})
+_ENDS = frozenset({EventKind.RELEASED, EventKind.RELEASE_REFUSED, EventKind.RELEASE_FAILED})
 _NO_MATTER = frozenset(
     {
-        *(Kind.BUSY, Kind.TIMED_OUT, Kind.FAILED, Kind.UNCONFIRMED, Kind.RENEWED, Kind.WARNED, Kind.COMPENSATED),
-        *(Kind.FELL_BACK, Kind.EXERCISED, Kind.DENIED, Kind.LET_GO, Kind.POLICY, Kind.DUPLICATE),
+        *(
+            EventKind.BUSY,
+            EventKind.TIMED_OUT,
+            EventKind.FAILED,
+            EventKind.UNCONFIRMED,
+            EventKind.RENEWED,
+            EventKind.WARNED,
+            EventKind.COMPENSATED,
+        ),
+        *(
+            EventKind.FELL_BACK,
+            EventKind.EXERCISED,
+            EventKind.DENIED,
+            EventKind.LET_GO,
+            EventKind.POLICY,
+            EventKind.DUPLICATE,
+        ),
     }
 )
 """What no rule asks for."""
-LEDGER = frozenset({Kind.GRANTED, *_ENDS, *_NO_MATTER, Kind.LOST, Kind.FORCED, Kind.PROMOTED, Kind.READ, Kind.WRITE})
+LEDGER = frozenset(
+    {
+        EventKind.GRANTED,
+        *_ENDS,
+        *_NO_MATTER,
+        EventKind.LOST,
+        EventKind.FORCED,
+        EventKind.PROMOTED,
+        EventKind.READ,
+        EventKind.WRITE,
+    }
+)
 """What a ledger may contain. Other kinds are about all keys together, or come with a view of the store."""
 
 
-def suspects(records: Iterable[Record], kinds: set[Kind]) -> set[str] | None:
+def suspects(records: Iterable[Record], kinds: set[EventKind]) -> set[str] | None:
     """The keys that are not ordinary, of records in the order of time. None: the history as a whole is not.
 
     `kinds` are those that occur.
@@ -62,10 +88,10 @@ def meaning(record: Record) -> int:
     kind, fence = record.kind, record.fence
     if kind in _NO_MATTER:
         return PASSING
-    if kind is Kind.GRANTED or kind in _ENDS:
+    if kind is EventKind.GRANTED or kind in _ENDS:
         usual = fence is not None and fence > 0 and not _answered_before_asked(record)
-        return (GRANT if kind is Kind.GRANTED else END) if usual else ODD
-    if kind is Kind.READ or kind is Kind.WRITE:
+        return (GRANT if kind is EventKind.GRANTED else END) if usual else ODD
+    if kind is EventKind.READ or kind is EventKind.WRITE:
         return _guarded(record)
     return ODD
 
@@ -100,7 +126,7 @@ def _guarded(record: Record) -> int:
     if record.began_ns is None or _answered_before_asked(record):
         return ODD
     if record.ok:
-        return WRITE if record.kind is Kind.WRITE else PASSING
+        return WRITE if record.kind is EventKind.WRITE else PASSING
     met = record.facts.get("seen") if record.facts else None
     return ODD if isinstance(met, int) and met <= record.fence else PASSING
 

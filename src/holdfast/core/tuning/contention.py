@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.tuning.retry import Arrival
 
-_ENDS = frozenset({Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LOST})
+_ENDS = frozenset({EventKind.RELEASED, EventKind.RELEASE_REFUSED, EventKind.RELEASE_FAILED, EventKind.LOST})
 
 
 @dataclass(slots=True)
@@ -39,10 +39,10 @@ class ContentionReader:
 
     def note(self, record: Record) -> None:
         """One more record."""
-        if record.kind is Kind.BUSY:
+        if record.kind is EventKind.BUSY:
             self._came.setdefault((record.key, record.owner), record.at_ns)
             self._of(record.family).busy += 1
-        elif record.kind is Kind.GRANTED and record.fence is not None:
+        elif record.kind is EventKind.GRANTED and record.fence is not None:
             sent = record.at_ns if record.began_ns is None else record.began_ns
             came = min(self._came.pop((record.key, record.owner), sent), sent)
             self._open[record.key, record.fence] = record.family, came, record.at_ns

@@ -14,10 +14,10 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.tuning.explain import added
 from holdfast.core.tuning.percentiles import shown
 from holdfast.core.tuning.retry import guardrails
-from holdfast.core.tuning.ttl import Demand, Recommendation, bears, failed_periods, longest_silence_ns
+from holdfast.core.tuning.ttl import FamilyDemand, Recommendation, bears, failed_periods, longest_silence_ns
 
 
-class Against(StrEnum):
+class DriftKind(StrEnum):
     """What a setting stands against."""
 
     EVIDENCE = "evidence"  # the TTL is too short for what was seen, or renewals are too rare or too few
@@ -38,14 +38,14 @@ class Disagreement(NamedTuple):
 
     family: str
     setting: str
-    against: Against
+    against: DriftKind
     text: str
     by_ns: int  # 0: not a length of time
 
 
 def disagreements(
     names: SettingNames,
-    demand: Demand,
+    demand: FamilyDemand,
     found: Recommendation,
     retry: Backoff | None = None,
     median_ns: int | None = None,
@@ -55,14 +55,14 @@ def disagreements(
     return [Disagreement(found.family, *each) for each in wrong]
 
 
-def _ttl(setting: str, demand: Demand, found: Recommendation) -> Iterator[tuple[str, Against, str, int]]:
+def _ttl(setting: str, demand: FamilyDemand, found: Recommendation) -> Iterator[tuple[str, DriftKind, str, int]]:
     present = demand.present
     if present is None:
         return
     if found.shortest_ns is not None and present.ns < found.shortest_ns:
         by = found.shortest_ns - present.ns
         text = f"TTL {shown(present.ns)} is {shown(by)} too short: {added(found)} needs {shown(found.shortest_ns)}"
-        yield setting, Against.EVIDENCE, text, by
+        yield setting, DriftKind.EVIDENCE, text, by
     if demand.slo is not None:
         bound = present.ns + demand.detection.of(present.ns)
         if bound > demand.slo.ns:
@@ -71,10 +71,12 @@ def _ttl(setting: str, demand: Demand, found: Recommendation) -> Iterator[tuple[
                 f"TTL {shown(present.ns)} is taken over after up to {shown(bound)}, {shown(by)} beyond the SLO of "
                 f"{shown(demand.slo.ns)}"
             )
-            yield setting, Against.SLO, text, by
+            yield setting, DriftKind.SLO, text, by
 
 
-def _renewal(names: SettingNames, demand: Demand, found: Recommendation) -> Iterator[tuple[str, Against, str, int]]:
+def _renewal(
+    names: SettingNames, demand: FamilyDemand, found: Recommendation
+) -> Iterator[tuple[str, DriftKind, str, int]]:
     """The interval and the failure budget, for a TTL that could do."""
     present, made = demand.timing, found.timing
     if present is None or made is None or not found.renewed or present.ttl_ns < (found.shortest_ns or 0):
@@ -87,24 +89,26 @@ def _renewal(names: SettingNames, demand: Demand, found: Recommendation) -> Iter
             f"renewed every {every}, a lease of {shown(present.ttl_ns)} outlives {shown(longest)} of silence, "
             f"{shown(silence - longest)} too little: {added(found)}; renew every {shown(made.renew_every_ns)}"
         )
-        yield names.renew_every, Against.EVIDENCE, text, silence - longest
+        yield names.renew_every, DriftKind.EVIDENCE, text, silence - longest
     fails = failed_periods(present, silence)
     if names.failures is not None and present.failures_max <= fails:
         text = (
             f"{_times(present.failures_max)} a lease that is renewed every {every}, and a silence of {added(found)} "
             f"may cost {fails}; allow {made.failures_max}"
         )
-        yield names.failures, Against.EVIDENCE, text, 0
+        yield names.failures, DriftKind.EVIDENCE, text, 0
 
 
 def _times(failures: int) -> str:
     return "1 failed renewal ends" if failures == 1 else f"{failures} failed renewals in a row end"
 
 
-def _retry(demand: Demand, retry: Backoff | None, median_ns: int | None) -> Iterator[tuple[str, Against, str, int]]:
+def _retry(
+    demand: FamilyDemand, retry: Backoff | None, median_ns: int | None
+) -> Iterator[tuple[str, DriftKind, str, int]]:
     if retry is None or demand.present is None:
         return
     for problem in guardrails(retry, demand.present.ns, median_ns):
         setting = "scheduler.busy_jitter" if "range over" in problem else "scheduler.busy_delay"
         by = 0 if median_ns is None or "median hold" not in problem else max(0, median_ns - retry.longest_ns())
-        yield setting, Against.RETRY, problem, by
+        yield setting, DriftKind.RETRY, problem, by

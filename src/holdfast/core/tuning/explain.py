@@ -8,7 +8,7 @@ from typing import Final
 from holdfast.core.lease import timing as arithmetic
 from holdfast.core.lease.timing import DEFAULT_FAILURES, Timing
 from holdfast.core.tuning.percentiles import shown
-from holdfast.core.tuning.ttl import USUAL_PARTS, Binding, Demand, Recommendation, margin_ns
+from holdfast.core.tuning.ttl import USUAL_PARTS, Binding, FamilyDemand, Recommendation, margin_ns
 
 NEGLIGIBLE: Final = 1e-9
 RENEWAL = "renew the lease while the work runs, with a TTL that the SLO allows; the length of the work no longer counts"
@@ -21,7 +21,7 @@ MECHANISMS = (
 )
 
 
-def sentences(demand: Demand, found: Recommendation) -> list[str]:
+def sentences(demand: FamilyDemand, found: Recommendation) -> list[str]:
     """What a person should know, most important first."""
     return list(_sentences(demand, found))
 
@@ -42,7 +42,7 @@ def _parts(found: Recommendation) -> str:
     return " + ".join(f"{term.name} {shown(term.ns)}" for term in found.terms)
 
 
-def _sentences(demand: Demand, found: Recommendation) -> Iterator[str]:
+def _sentences(demand: FamilyDemand, found: Recommendation) -> Iterator[str]:
     if found.refused is not None:
         yield f"no recommendation: {found.refused}"
     yield from _slo(demand, found)
@@ -61,7 +61,7 @@ def _sentences(demand: Demand, found: Recommendation) -> Iterator[str]:
         )
 
 
-def _slo(demand: Demand, found: Recommendation) -> Iterator[str]:
+def _slo(demand: FamilyDemand, found: Recommendation) -> Iterator[str]:
     slo, present = demand.slo, demand.present
     if slo is None:
         return
@@ -85,7 +85,7 @@ def _slo(demand: Demand, found: Recommendation) -> Iterator[str]:
         yield from (f"instead: {each}" for each in mechanisms(found.renewed))
 
 
-def _because(demand: Demand, found: Recommendation) -> Iterator[str]:
+def _because(demand: FamilyDemand, found: Recommendation) -> Iterator[str]:
     made = found.timing
     if made is None or found.binding is None:
         return

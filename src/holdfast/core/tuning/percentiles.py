@@ -17,7 +17,7 @@ ENOUGH: Final = 100
 """Observations below which there is no p99: with fewer, one of them in a hundred has not been seen even once."""
 
 
-class Figure(NamedTuple):
+class SourcedDuration(NamedTuple):
     """A length of time, and where it came from."""
 
     ns: int
@@ -57,10 +57,10 @@ class Spread(NamedTuple):
             tops = [min(top, self.longest_ns) for top in tops]
         return sum(count for count, top in zip(self.counts.counts, tops, strict=True) if top > ns)
 
-    def p99(self) -> Figure:
+    def p99(self) -> SourcedDuration:
         """The p99 with its source."""
         how = "" if self.exact else f", estimated between {shown(_below(self.p99_ns))} and {shown(_above(self.p99_ns))}"
-        return Figure(self.p99_ns, f"p99 of {self.number:,} {self.source}{how}")
+        return SourcedDuration(self.p99_ns, f"p99 of {self.number:,} {self.source}{how}")
 
 
 def of_counts(counts: Histogram, source: str) -> Spread:

@@ -23,7 +23,7 @@ from holdfast.core.lease import timing as arithmetic
 from holdfast.core.lease.timing import DEFAULT_FAILURES, DEFAULT_TTL, TTL_MAX_NS, TTL_MIN_NS, Timing, settle
 from holdfast.core.timer_wheel import SLOT_NS
 from holdfast.core.tuning.false_loss import FalseLoss, false_loss
-from holdfast.core.tuning.percentiles import Figure, Spread, shown
+from holdfast.core.tuning.percentiles import SourcedDuration, Spread, shown
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 
@@ -62,30 +62,30 @@ class Detection(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FamilyEvidence:
     """What was seen of one family. None: not known, and the text beside it says why."""
 
     family: str
     renewed: bool = True
-    hold: Figure | None = None  # p99, of the job class with the longest
+    hold: SourcedDuration | None = None  # p99, of the job class with the longest
     no_hold: str = "nothing is known of holds"
-    tail: Figure | None = None  # of what the store took to answer
+    tail: SourcedDuration | None = None  # of what the store took to answer
     no_tail: str = "nothing is known of renewals"
-    pauses: tuple[Figure, ...] = ()  # each the longest of its kind
+    pauses: tuple[SourcedDuration, ...] = ()  # each the longest of its kind
     requests: Spread | None = None  # renewals that were answered
     unanswered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class FamilyDemand:
     """What is asked of one family, and what is set now."""
 
-    slo: Figure | None = None
+    slo: SourcedDuration | None = None
     detection: Detection = Detection()  # noqa: RUF009 - it is a tuple
-    guard: Figure | None = None  # in place of the library's own
-    jitter: Figure | None = None  # in place of tail and pauses
-    present: Figure | None = None  # the TTL in effect
-    every: Figure | None = None  # the renewal interval, where one is set; else a third of the TTL
+    guard: SourcedDuration | None = None  # in place of the library's own
+    jitter: SourcedDuration | None = None  # in place of tail and pauses
+    present: SourcedDuration | None = None  # the TTL in effect
+    every: SourcedDuration | None = None  # the renewal interval, where one is set; else a third of the TTL
     failures: int = DEFAULT_FAILURES  # the failure budget in effect
 
     @property
@@ -97,7 +97,7 @@ class Demand:
         return settle(ttl=self.present.ns / NS, renew_every=every / NS, failures=self.failures)
 
 
-class Term(NamedTuple):
+class TtlTerm(NamedTuple):
     """One part of a sum."""
 
     name: str
@@ -111,17 +111,17 @@ class Recommendation:
 
     family: str
     renewed: bool
-    terms: tuple[Term, ...]
+    terms: tuple[TtlTerm, ...]
     binding: Binding | None
     timing: Timing | None
     tail_ns: int
     detection_ns: int
-    slo: Figure | None
+    slo: SourcedDuration | None
     shortest_ns: int | None  # TTL that the evidence allows
     longest_ns: int | None  # TTL that the SLO allows
     false_loss: FalseLoss | None
     refused: str | None = None
-    too_long: tuple[Figure, ...] = ()  # pauses that cannot be told from a death
+    too_long: tuple[SourcedDuration, ...] = ()  # pauses that cannot be told from a death
 
     @property
     def ttl_ns(self) -> int | None:
@@ -144,7 +144,7 @@ class Recommendation:
         return None if self.timing is None else self.timing.loss_age_ns(self.tail_ns)
 
 
-def recommend(evidence: Evidence, demand: Demand) -> Recommendation:
+def recommend(evidence: FamilyEvidence, demand: FamilyDemand) -> Recommendation:
     """The settings for one family."""
     upper = None if demand.slo is None else longest_ttl_ns(demand.slo.ns, demand.detection)
     jitter, tail_ns, too_long = _jitter(evidence, demand, upper)
@@ -220,12 +220,12 @@ def failure_budget(timing: Timing, tail_ns: int) -> int:
 
 
 def _jitter(
-    evidence: Evidence, demand: Demand, upper: int | None
-) -> tuple[tuple[Term, ...] | None, int, tuple[Figure, ...]]:
+    evidence: FamilyEvidence, demand: FamilyDemand, upper: int | None
+) -> tuple[tuple[TtlTerm, ...] | None, int, tuple[SourcedDuration, ...]]:
     """What may hold up a renewal or the work: as given, else the tail and the longest pause that is not a death."""
     tail_ns = 0 if evidence.tail is None else evidence.tail.ns
     if demand.jitter is not None:
-        return (Term("jitter", *demand.jitter),), tail_ns, ()
+        return (TtlTerm("jitter", *demand.jitter),), tail_ns, ()
     if evidence.tail is None:
         return None, 0, ()
     present = 0 if demand.present is None else demand.present.ns
@@ -234,15 +234,17 @@ def _jitter(
     longest = max(usable, key=lambda each: each.ns, default=None)
     if evidence.renewed:
         times = f"{evidence.tail.source}; {TAILS} times: {_TAILS_WHY}"
-        terms = [Term(f"{TAILS} x store tail", TAILS * evidence.tail.ns, times)]
+        terms = [TtlTerm(f"{TAILS} x store tail", TAILS * evidence.tail.ns, times)]
     else:
-        terms = [Term("store tail", *evidence.tail)]
+        terms = [TtlTerm("store tail", *evidence.tail)]
     if longest is not None and longest.ns:
-        terms.append(Term("longest pause", *longest))
+        terms.append(TtlTerm("longest pause", *longest))
     return tuple(terms), tail_ns, tuple(each for each in evidence.pauses if each.ns >= limit)
 
 
-def _unrenewed(evidence: Evidence, demand: Demand, blank: Recommendation, jitter: tuple[Term, ...]) -> Recommendation:
+def _unrenewed(
+    evidence: FamilyEvidence, demand: FamilyDemand, blank: Recommendation, jitter: tuple[TtlTerm, ...]
+) -> Recommendation:
     """TTL = p99 + jitter + guard."""
     if evidence.hold is None:
         return replace(blank, refused=evidence.no_hold)
@@ -251,12 +253,12 @@ def _unrenewed(evidence: Evidence, demand: Demand, blank: Recommendation, jitter
     ttl: int | None
     if demand.guard is not None:
         ttl = _rounded(arithmetic.ttl_from_data_ns(evidence.hold.ns, _sum(jitter), demand.guard.ns))
-        guard = Term("guard", *demand.guard)
+        guard = TtlTerm("guard", *demand.guard)
     else:
         ttl = _smallest(lambda each: each - arithmetic.guard_ns(each, tail_ns) >= needed)
         kept = 0 if ttl is None else ttl - needed
-        guard = Term("guard", kept, "what the library keeps free of such a TTL: 10 %, 50 ms or twice the tail")
-    terms = (Term("p99 hold", *evidence.hold), *jitter, guard)
+        guard = TtlTerm("guard", kept, "what the library keeps free of such a TTL: 10 %, 50 ms or twice the tail")
+    terms = (TtlTerm("p99 hold", *evidence.hold), *jitter, guard)
     if ttl is None or ttl > TTL_MAX_NS:
         why = f"{_added(terms)}, and no lease may last longer than {shown(TTL_MAX_NS)}"
         return replace(blank, refused=why)
@@ -267,7 +269,9 @@ def _unrenewed(evidence: Evidence, demand: Demand, blank: Recommendation, jitter
     return replace(blank, timing=made, terms=terms, binding=binding, shortest_ns=ttl, detection_ns=found)
 
 
-def _renewed(evidence: Evidence, demand: Demand, blank: Recommendation, jitter: tuple[Term, ...]) -> Recommendation:
+def _renewed(
+    evidence: FamilyEvidence, demand: FamilyDemand, blank: Recommendation, jitter: tuple[TtlTerm, ...]
+) -> Recommendation:
     """TTL between what pauses need and what the SLO allows."""
     silence, tail_ns, upper = _sum(jitter), blank.tail_ns, blank.longest_ns
     parts = _parts_set(demand)
@@ -309,21 +313,21 @@ def _renewed(evidence: Evidence, demand: Demand, blank: Recommendation, jitter: 
     )
 
 
-def _wanted(demand: Demand, upper: int | None) -> int:
+def _wanted(demand: FamilyDemand, upper: int | None) -> int:
     """The TTL if nothing stood against it: what is set, else the most that the SLO allows, else the usual."""
     if demand.present is not None:
         return demand.present.ns
     return round(DEFAULT_TTL * NS) if upper is None else max(upper, TTL_MIN_NS)
 
 
-def _parts_set(demand: Demand) -> int:
+def _parts_set(demand: FamilyDemand) -> int:
     """Renewals in a TTL, as they are set: an interval counts as its share of the TTL, which may change."""
     if demand.present is None or demand.every is None:
         return USUAL_PARTS
     return max(USUAL_PARTS, min(MOST_PARTS, demand.present.ns // demand.every.ns))
 
 
-def _kept(demand: Demand, upper: int | None, silence_ns: int) -> Timing | None:
+def _kept(demand: FamilyDemand, upper: int | None, silence_ns: int) -> Timing | None:
     """What is set, if an interval is and all of it will do: then it stays."""
     made = None if demand.every is None else demand.timing
     if made is None or made.renew_every_ns * MOST_PARTS < made.ttl_ns or (upper is not None and made.ttl_ns > upper):
@@ -346,11 +350,11 @@ def _settled(ttl_ns: int, parts: int) -> Timing | None:
         return None
 
 
-def _sum(terms: tuple[Term, ...]) -> int:
+def _sum(terms: tuple[TtlTerm, ...]) -> int:
     return sum(term.ns for term in terms)
 
 
-def _added(terms: tuple[Term, ...]) -> str:
+def _added(terms: tuple[TtlTerm, ...]) -> str:
     return " + ".join(f"{term.name} {shown(term.ns)}" for term in terms) + f" = {shown(_sum(terms))}"
 
 

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from holdfast.core.history.events import Kind, Record
-from holdfast.core.history.holds import Hold, holds
+from holdfast.core.history.events import EventKind, Record
+from holdfast.core.history.holds import HoldInterval, holds
 from holdfast.drills.model import Moment, Scene, Span, SpanKind
 from holdfast.drills.report.svg import WIDE, Drawing, width_of
 from holdfast.drills.verdict.leases import overwritten, who
@@ -79,7 +79,7 @@ def timeline(scene: Scene) -> str | None:
     return drawing.markup()
 
 
-def who_held(hold: Hold) -> str:
+def who_held(hold: HoldInterval) -> str:
     """The worker of a hold, without host and process."""
     return hold.owner.partition("@")[0] or "somebody"
 
@@ -96,7 +96,7 @@ def _marks(scene: Scene) -> list[_Mark]:
     lost = {id(record) for record in overwritten(scene.history)}
     found = []
     for record in scene.history:
-        if record.kind is not Kind.WRITE or record.fence is None:
+        if record.kind is not EventKind.WRITE or record.fence is None:
             continue
         if record.ok and record.began_ns is None:  # as the resource saw it
             kind = "lost" if id(record) in lost else "accepted"
@@ -111,7 +111,7 @@ def _marks(scene: Scene) -> list[_Mark]:
 
 def _named(marks: list[_Mark], scene: Scene) -> list[_Mark]:
     """A bare fence that was refused has no owner; whoever was granted it is known."""
-    owners = {record.fence: who(record) for record in scene.history if record.kind is Kind.GRANTED}
+    owners = {record.fence: who(record) for record in scene.history if record.kind is EventKind.GRANTED}
     return [mark._replace(who=owners.get(mark.fence, mark.who)) if mark.who == "somebody" else mark for mark in marks]
 
 
@@ -123,7 +123,7 @@ def _put(drawing: Drawing, mark: _Mark, x: float, y: float, frame: _Frame) -> No
         drawing.dot(x, y, mark.kind, told)
 
 
-def _hold(drawing: Drawing, frame: _Frame, hold: Hold, y: float, spans: Sequence[Span]) -> None:
+def _hold(drawing: Drawing, frame: _Frame, hold: HoldInterval, y: float, spans: Sequence[Span]) -> None:
     name = who_held(hold)
     died = [each.from_ns for each in spans if each.kind is SpanKind.DOWN and each.who == name]
     end_ns = hold.until_ns or next((at for at in died if at >= hold.since_ns), None) or hold.over_by_ns or frame.to_ns
@@ -165,7 +165,7 @@ def _moments(drawing: Drawing, frame: _Frame, moments: Sequence[Moment], to_y: f
         drawing.text(left, y, moment.what, "momenttext")
 
 
-def _fences(drawing: Drawing, frame: _Frame, held: Sequence[Hold], marks: Sequence[_Mark], y: float) -> None:
+def _fences(drawing: Drawing, frame: _Frame, held: Sequence[HoldInterval], marks: Sequence[_Mark], y: float) -> None:
     """Fences by rank: a step for each grant, and writes at the height of the fence that they carried."""
     grants = sorted((hold for hold in held if hold.fence is not None), key=lambda hold: hold.since_ns)
     ranks = {fence: rank for rank, fence in enumerate(sorted({hold.fence or 0 for hold in grants}))}

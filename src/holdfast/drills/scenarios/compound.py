@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.drills.env.processes import LIMIT_S, Actor
 from holdfast.drills.env.stage import Setting, Stage
 from holdfast.drills.model import Figure, Guard, SpanKind
@@ -58,7 +58,7 @@ def play(stage: Stage, guard: Guard) -> None:
             Figure("loss reason", str(standing["reason"])),
             Figure("late write", "accepted" if late else "refused"),
         ]
-    failed = sum(record.kind is Kind.UNCONFIRMED for record in it.scene.history)
+    failed = sum(record.kind is EventKind.UNCONFIRMED for record in it.scene.history)
     it.scene.figures.append(Figure("renewals without an answer", str(failed)))
 
 

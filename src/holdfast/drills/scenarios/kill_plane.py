@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.drills.env.plane import Part, Plane, shown
 from holdfast.drills.env.stage import Setting, Stage
 from holdfast.drills.env.workspace import lease_times
@@ -57,7 +57,7 @@ def play(stage: Stage) -> None:
             Figure("attempts", str(tally.attempts), f"{tally.twice} after a death"),
             Figure("effects", str(tally.effects), "one for each job"),
         ]
-    duplicates = sum(record.kind is Kind.DUPLICATE for record in it.scene.history)
+    duplicates = sum(record.kind is EventKind.DUPLICATE for record in it.scene.history)
     it.scene.figures.append(Figure("duplicate ends refused", str(duplicates)))
 
 

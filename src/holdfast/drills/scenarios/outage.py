@@ -14,7 +14,7 @@ from contextlib import closing
 from functools import partial
 from typing import Final, NamedTuple
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.circuit_breaker import COOL_MAX_NS
 from holdfast.drills.env.stage import Setting, Stage
 from holdfast.drills.model import Claim, Figure, SpanKind, curve
@@ -115,12 +115,12 @@ def judge_class(policy: str, attempts: Sequence[Attempt], tally: Tally) -> Itera
 def judge_history(history: Iterable[Record], outage: Outage) -> Iterator[Claim]:
     """The store gives out nothing while it is away; fallbacks are counted, and are over after recovery (R97)."""
     records = list(history)
-    grants = [each for each in records if each.kind is Kind.GRANTED]
+    grants = [each for each in records if each.kind is EventKind.GRANTED]
     meanwhile = [
         each for each in grants if (each.began_ns or each.at_ns) > outage.cut_ns and each.at_ns < outage.mended_ns
     ]
     yield Claim("a store that is away grants nothing", not meanwhile, f"{len(meanwhile)} grants meanwhile")
-    fell = [each for each in records if each.kind is Kind.FELL_BACK]
+    fell = [each for each in records if each.kind is EventKind.FELL_BACK]
     yield Claim("fallbacks are counted", bool(fell), f"{len(fell)} recorded")
     late = sum(each.at_ns > outage.recovered_ns for each in fell)
     well = sum(each.at_ns > outage.recovered_ns for each in grants)
@@ -128,11 +128,11 @@ def judge_history(history: Iterable[Record], outage: Outage) -> Iterator[Claim]:
 
 
 def _counters(history: Iterable[Record], outage: Outage) -> Iterator[Figure]:
-    counts = dict.fromkeys((Kind.FELL_BACK, Kind.DENIED, Kind.PROMOTED), 0)
+    counts = dict.fromkeys((EventKind.FELL_BACK, EventKind.DENIED, EventKind.PROMOTED), 0)
     for record in history:
         if record.kind in counts:
             counts[record.kind] += 1
-    yield Figure("fallbacks", str(counts[Kind.FELL_BACK]), "leases given out without the store")
-    yield Figure("denied", str(counts[Kind.DENIED]), "refused because the policy says so")
-    yield Figure("promoted", str(counts[Kind.PROMOTED]), "degraded leases that the store granted after all")
+    yield Figure("fallbacks", str(counts[EventKind.FELL_BACK]), "leases given out without the store")
+    yield Figure("denied", str(counts[EventKind.DENIED]), "refused because the policy says so")
+    yield Figure("promoted", str(counts[EventKind.PROMOTED]), "degraded leases that the store granted after all")
     yield Figure("recovery", f"{(outage.recovered_ns - outage.mended_ns) / NS:.1f} s", "until all had full leases")

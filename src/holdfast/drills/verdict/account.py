@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 from holdfast.aio.lease import Lease as AioLease
 from holdfast.core.failpoints import reach
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.ports import Observer
 from holdfast.drills.model import Guard
 from holdfast.errors import FencedOut, LeaseLost
@@ -108,7 +108,7 @@ class Account:
     def history(self) -> list[Record]:
         """Every accepted change, as the file saw it."""
         return [
-            Record(Kind(kind), at_ns, key, "drill", writer, carried, value=version, based_on=based_on)
+            Record(EventKind(kind), at_ns, key, "drill", writer, carried, value=version, based_on=based_on)
             for kind, at_ns, key, writer, carried, version, based_on in self._connection.execute(_DEEDS)
         ]
 

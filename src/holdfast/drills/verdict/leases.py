@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import Violation, check
 from holdfast.drills.model import Guard, Judged, Scene, Takeover
 from holdfast.types import NS
@@ -45,7 +45,7 @@ def overwritten(history: Iterable[Record]) -> list[Record]:
     """The writes that the resource accepted and that what it has now is not built upon, as the resource saw it."""
     chains: dict[str, list[Record]] = {}
     for record in sorted(history, key=lambda each: each.at_ns):
-        if record.kind is Kind.WRITE and record.ok and record.began_ns is None and record.value is not None:
+        if record.kind is EventKind.WRITE and record.ok and record.began_ns is None and record.value is not None:
             chains.setdefault(record.key, []).append(record)
     lost: list[Record] = []
     for writes in chains.values():
@@ -61,12 +61,12 @@ def overwritten(history: Iterable[Record]) -> list[Record]:
 
 def refusals(history: Iterable[Record]) -> list[Record]:
     """Steps that a guard refused, as those saw it who were refused."""
-    return [each for each in history if each.kind in (Kind.READ, Kind.WRITE) and not each.ok]
+    return [each for each in history if each.kind in (EventKind.READ, EventKind.WRITE) and not each.ok]
 
 
 def grants(history: Iterable[Record]) -> list[Record]:
     """Every time that somebody was given a lock."""
-    return [each for each in history if each.kind in (Kind.GRANTED, Kind.PROMOTED)]
+    return [each for each in history if each.kind in (EventKind.GRANTED, EventKind.PROMOTED)]
 
 
 def plain(found: Violation) -> str:

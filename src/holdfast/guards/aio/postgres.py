@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Unpack, overload
 
-from holdfast.guards.aio.tables import AnyGuardedTable, B_contra, GuardedRow
+from holdfast.guards.aio.tables import AnyAsyncGuardedTable, B_contra, GuardedRow
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.settings import TableSettings, described
 from holdfast.guards.sql.identifiers import TableNames
 from holdfast.guards.sql.postgres_rows import PostgresRows, check_connection
 from holdfast.guards.sql.psycopg_driver import AsyncConnection, AsyncCursor, dict_row, is_idle
 from holdfast.guards.sql.rows import Found
-from holdfast.guards.sql.statements import Query
+from holdfast.guards.sql.statements import SqlQuery
 from holdfast.guards.sql.table_flow import TableFlow
 
 __all__ = ["GuardedRow", "GuardedTable"]
@@ -40,19 +40,19 @@ class AwaitedRows(PostgresRows):
         finally:
             self._ours = before
 
-    async def _fetch(self, query: Query) -> Found | None:
+    async def _fetch(self, query: SqlQuery) -> Found | None:
         if is_idle(self._connection) and not self._connection.autocommit:
             async with self._connection.transaction():
                 return await self._execute(query)
         return await self._execute(query)
 
-    async def _execute(self, query: Query) -> Found | None:
+    async def _execute(self, query: SqlQuery) -> Found | None:
         async with AsyncCursor(self._connection, row_factory=dict_row) as cursor:
             await cursor.execute(query.text, query.values)
             return await cursor.fetchone() if cursor.description else None
 
 
-class GuardedTable(AnyGuardedTable[B_contra]):
+class GuardedTable(AnyAsyncGuardedTable[B_contra]):
     """A Postgres table behind a guard, on one connection. `table` may be `schema.table`."""
 
     @overload

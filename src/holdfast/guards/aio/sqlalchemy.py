@@ -36,7 +36,7 @@ from holdfast.core.failpoints import reach
 from holdfast.core.lease.fencing import Rule
 from holdfast.errors import BadInput
 from holdfast.guards.admission import GuardStatistics
-from holdfast.guards.aio.tables import AnyGuardedTable, GuardedRow
+from holdfast.guards.aio.tables import AnyAsyncGuardedTable, GuardedRow
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.settings import TableSettings
 from holdfast.guards.sql.rows import Found, RowId
@@ -102,7 +102,7 @@ class BridgedFlow(TableFlow):
         return await _bridged(self._source, lambda: self._flow.delete(lease, row_id, rule))
 
 
-class GuardedTable(AnyGuardedTable[B_contra]):
+class GuardedTable(AnyAsyncGuardedTable[B_contra]):
     """A table behind a guard, on one awaited SQLAlchemy connection or session. See the blocking one."""
 
     @overload

@@ -54,7 +54,7 @@ class GuardedRow(RowView):
         self._found = None
 
 
-class AnyGuardedTable(Generic[B_contra]):
+class AnyAsyncGuardedTable(Generic[B_contra]):
     """A table behind a guard. Safe wherever its connection is."""
 
     def __init__(self, flow: TableFlow) -> None:

@@ -28,7 +28,7 @@ from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.conformance import concurrency, crashes, rules, values
 from holdfast.guards.conformance.adapter import AsyncSubject, Factory, Subject
 from holdfast.guards.conformance.checks import Check, Violation
-from holdfast.guards.conformance.environment import World, world_of
+from holdfast.guards.conformance.environment import GuardWorld, world_of
 from holdfast.guards.conformance.subprocesses import check_picklable
 
 __all__ = [
@@ -109,7 +109,7 @@ def check_guard(
     return Report(tuple(proven), tuple(check.name for check in CHECKS if check not in wanted))
 
 
-async def _run(check: Check, world: World) -> None:
+async def _run(check: Check, world: GuardWorld) -> None:
     try:
         await check.run(world)
     except FencedOut as refusal:

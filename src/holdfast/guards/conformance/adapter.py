@@ -75,7 +75,7 @@ Factory: TypeAlias = Callable[[str], Any]
 for the other processes."""
 
 
-class Guarded:
+class GuardedResource:
     """A subject in the kit's hands: colour-free, and given fences where the subject is given leases."""
 
     def __init__(self, resource: str, subject: Any) -> None:

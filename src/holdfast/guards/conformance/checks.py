@@ -1,8 +1,8 @@
 """What a check of the guard kit is, and how it fails.
 
-A check is an `async def` over a `World` that proves one sentence about a guard; the sentence is its name. It awaits the
-guarded resource and the world and nothing else, so it runs in both colours. It fails with `Violation`, which is an
-`AssertionError`: any test runner shows it, and none is needed.
+A check is an `async def` over a `GuardWorld` that proves one sentence about a guard; the sentence is its name. It
+awaits the guarded resource and the world and nothing else, so it runs in both colours. It fails with `Violation`, which
+is an `AssertionError`: any test runner shows it, and none is needed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.errors import FencedOut
 
 if TYPE_CHECKING:
-    from holdfast.guards.conformance.environment import World
+    from holdfast.guards.conformance.environment import GuardWorld
 
-Body: TypeAlias = "Callable[[World], Awaitable[None]]"
+Body: TypeAlias = "Callable[[GuardWorld], Awaitable[None]]"
 
 
 class Violation(AssertionError):
@@ -36,12 +36,12 @@ class Check:
     def __str__(self) -> str:
         return self.name
 
-    async def run(self, world: World) -> None:
+    async def run(self, world: GuardWorld) -> None:
         """Prove the sentence in this world, or raise `Violation`. Errors that the guard raises come out as they are."""
         await self.body(world)
 
 
-class Chapter:
+class GuardChapter:
     """The checks of one file, in the order in which they are written there."""
 
     def __init__(self) -> None:

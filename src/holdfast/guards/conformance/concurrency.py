@@ -10,54 +10,54 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast.guards.conformance.adapter import Factory, Guarded
-from holdfast.guards.conformance.checks import Chapter
+from holdfast.guards.conformance.adapter import Factory, GuardedResource
+from holdfast.guards.conformance.checks import GuardChapter
 from holdfast.guards.conformance.concurrent_writers import (
-    Tally,
-    Writer,
+    WriterSettings,
+    WriterTally,
     audit_blind,
     audit_sections,
     update_in_sections,
     write_blindly,
 )
-from holdfast.guards.conformance.environment import World, world_of
+from holdfast.guards.conformance.environment import GuardWorld, world_of
 from holdfast.guards.conformance.subprocesses import children_at_work
 
-chapter = Chapter()
+chapter = GuardChapter()
 check = chapter.check
 
-Job: TypeAlias = Callable[[World, Writer, Guarded], Coroutine[Any, Any, Tally]]
-Audit: TypeAlias = Callable[[Guarded, Sequence[Tally]], Awaitable[None]]
+Job: TypeAlias = Callable[[GuardWorld, WriterSettings, GuardedResource], Coroutine[Any, Any, WriterTally]]
+Audit: TypeAlias = Callable[[GuardedResource, Sequence[WriterTally]], Awaitable[None]]
 
 
 @check(proves=("R47",))
-async def writers_at_once_lose_no_acknowledged_update(world: World) -> None:
+async def writers_at_once_lose_no_acknowledged_update(world: GuardWorld) -> None:
     await _in_threads(world, update_in_sections, audit_sections)
 
 
 @check(proves=("R47",))
-async def writers_at_once_never_leave_a_lower_fence_on_top(world: World) -> None:
+async def writers_at_once_never_leave_a_lower_fence_on_top(world: GuardWorld) -> None:
     await _in_threads(world, write_blindly, audit_blind)
 
 
 @check(processes=True, proves=("R47", "R71"))
-async def processes_at_once_lose_no_acknowledged_update(world: World) -> None:
+async def processes_at_once_lose_no_acknowledged_update(world: GuardWorld) -> None:
     await _in_processes(world, update_in_sections, audit_sections)
 
 
 @check(processes=True, proves=("R47", "R71"))
-async def processes_at_once_never_leave_a_lower_fence_on_top(world: World) -> None:
+async def processes_at_once_never_leave_a_lower_fence_on_top(world: GuardWorld) -> None:
     await _in_processes(world, write_blindly, audit_blind)
 
 
-async def _in_threads(world: World, job: Job, audit: Audit) -> None:
+async def _in_threads(world: GuardWorld, job: Job, audit: Audit) -> None:
     resource = world.fresh()
     work = [world.borrow(resource, partial(job, world, writer)) for writer in _writers(world.threads)]
     tallies = await world.together(work)
     await audit(await world.open(resource), tallies)
 
 
-async def _in_processes(world: World, job: Job, audit: Audit) -> None:
+async def _in_processes(world: GuardWorld, job: Job, audit: Audit) -> None:
     resource = world.fresh()
     tasks = [
         partial(_work, world.factory, world.asynchronous, resource, job, each) for each in _writers(world.processes)
@@ -66,12 +66,12 @@ async def _in_processes(world: World, job: Job, audit: Audit) -> None:
     await audit(await world.open(resource), tallies)
 
 
-def _work(factory: Factory, asynchronous: bool, resource: str, job: Job, writer: Writer) -> Tally:
+def _work(factory: Factory, asynchronous: bool, resource: str, job: Job, writer: WriterSettings) -> WriterTally:
     """One writer, in a process of its own."""
     world = world_of(factory, asynchronous=asynchronous)
     return world.drive(world.borrow(resource, partial(job, world, writer)))
 
 
-def _writers(count: int) -> list[Writer]:
+def _writers(count: int) -> list[WriterSettings]:
     origin_ns = time.monotonic_ns()
-    return [Writer(number, count, origin_ns, secrets.randbits(32)) for number in range(count)]
+    return [WriterSettings(number, count, origin_ns, secrets.randbits(32)) for number in range(count)]

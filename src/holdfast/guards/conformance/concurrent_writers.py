@@ -1,9 +1,9 @@
 """Writers at the same time, and the book that is kept about them.
 
 Each writer takes rising fences, numbered by the time at which it took them, as grants are; nothing but the guard keeps
-the writers apart, so they overtake each other between any two steps. Everything they were told is in their `Tally`, and
-`audit` compares the tallies with what is left at the resource, exactly: every acknowledged update is there, once, in
-the order of the fences, and nothing of what was refused is.
+the writers apart, so they overtake each other between any two steps. Everything they were told is in their
+`WriterTally`, and `audit` compares the tallies with what is left at the resource, exactly: every acknowledged update is
+there, once, in the order of the fences, and nothing of what was refused is.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from holdfast.errors import FencedOut
-from holdfast.guards.conformance.adapter import Guarded
+from holdfast.guards.conformance.adapter import GuardedResource
 from holdfast.guards.conformance.checks import expect, expect_equal, shown
-from holdfast.guards.conformance.environment import World
+from holdfast.guards.conformance.environment import GuardWorld
 
 PAUSE_S = 0.002  # the longest pause between two steps; long enough for another writer to come in between
 BACKOFF_S = 0.004  # after a refusal, for each one in a row: the last one to enter wins, so without pauses none would
@@ -24,7 +24,7 @@ RUN_S = 10.0  # a writer that is overtaken again and again gives up its quota af
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class WriterSettings:
     """The task of one writer among many."""
 
     number: int
@@ -35,7 +35,7 @@ class Writer:
 
 
 @dataclass(slots=True)
-class Tally:
+class WriterTally:
     """What one writer did, and what it was told."""
 
     issued: list[int] = field(default_factory=list)
@@ -45,9 +45,9 @@ class Tally:
     faults: list[str] = field(default_factory=list)
 
 
-async def update_in_sections(world: World, writer: Writer, guarded: Guarded) -> Tally:
+async def update_in_sections(world: GuardWorld, writer: WriterSettings, guarded: GuardedResource) -> WriterTally:
     """Read, add a line, write; a few times, with late writes of earlier fences in between."""
-    tally, chance, misses = Tally(), Random(writer.seed), 0  # noqa: S311 - pauses, not secrets
+    tally, chance, misses = WriterTally(), Random(writer.seed), 0  # noqa: S311 - pauses, not secrets
     deadline = time.monotonic() + RUN_S
     while len(tally.acknowledged) < writer.quota and time.monotonic() < deadline:
         fence = _next_fence(writer, tally)
@@ -72,9 +72,9 @@ async def update_in_sections(world: World, writer: Writer, guarded: Guarded) -> 
     return tally
 
 
-async def write_blindly(world: World, writer: Writer, guarded: Guarded) -> Tally:
+async def write_blindly(world: GuardWorld, writer: WriterSettings, guarded: GuardedResource) -> WriterTally:
     """Write the own fence, without reading; often so late that a newer writer was faster."""
-    tally, chance = Tally(), Random(writer.seed)  # noqa: S311 - pauses, not secrets
+    tally, chance = WriterTally(), Random(writer.seed)  # noqa: S311 - pauses, not secrets
     deadline = time.monotonic() + RUN_S
     while len(tally.issued) < writer.quota * 10 and time.monotonic() < deadline:
         fence = _next_fence(writer, tally)
@@ -91,7 +91,7 @@ async def write_blindly(world: World, writer: Writer, guarded: Guarded) -> Tally
     return tally
 
 
-async def audit_sections(guarded: Guarded, tallies: Sequence[Tally]) -> None:
+async def audit_sections(guarded: GuardedResource, tallies: Sequence[WriterTally]) -> None:
     """Compare what read-modify-writers were told with what is left at the resource."""
     value, fence = await guarded.look()
     updates = [] if value is None else value.split(" ")
@@ -104,7 +104,7 @@ async def audit_sections(guarded: Guarded, tallies: Sequence[Tally]) -> None:
     _audit(fence, tallies)
 
 
-async def audit_blind(guarded: Guarded, tallies: Sequence[Tally]) -> None:
+async def audit_blind(guarded: GuardedResource, tallies: Sequence[WriterTally]) -> None:
     """Compare what blind writers were told with what is left at the resource."""
     value, fence = await guarded.look()
     acknowledged = _in_order([each for tally in tallies for each in tally.acknowledged])
@@ -112,7 +112,7 @@ async def audit_blind(guarded: Guarded, tallies: Sequence[Tally]) -> None:
     _audit(fence, tallies)
 
 
-def _audit(fence: int | None, tallies: Sequence[Tally]) -> None:
+def _audit(fence: int | None, tallies: Sequence[WriterTally]) -> None:
     faults = [fault for tally in tallies for fault in tally.faults]
     expect(not faults, f"{len(faults)} times: {faults[0] if faults else ''}")
     expect(any(tally.acknowledged for tally in tallies), "no write was acknowledged, though one was always newest")
@@ -125,7 +125,7 @@ def _audit(fence: int | None, tallies: Sequence[Tally]) -> None:
             expect(seen in issued, f"fence {presented} was refused because of {seen}, which no writer ever had")
 
 
-async def _write_late(tally: Tally, guarded: Guarded) -> None:
+async def _write_late(tally: WriterTally, guarded: GuardedResource) -> None:
     """What a holder sent long ago arrives: under the first fence of a writer that has entered under a later one."""
     if len(tally.entered) < 2:
         return
@@ -138,14 +138,14 @@ async def _write_late(tally: Tally, guarded: Guarded) -> None:
         tally.faults.append(f"a late write under {fence} was accepted although {tally.entered[-1]} had entered")
 
 
-async def _look_for_a_step_back(tally: Tally, guarded: Guarded) -> None:
+async def _look_for_a_step_back(tally: WriterTally, guarded: GuardedResource) -> None:
     _, fence = await guarded.look()
     known = max((*tally.entered, *(seen for _, _, seen in tally.refused)), default=None)
     if known is not None and (fence is None or fence < known):
         tally.faults.append(f"the fence on top was {fence} after {known} had been seen")
 
 
-def _next_fence(writer: Writer, tally: Tally) -> int:
+def _next_fence(writer: WriterSettings, tally: WriterTally) -> int:
     microseconds = (time.monotonic_ns() - writer.origin_ns) // 1000 + 1
     fence = microseconds * writer.of + writer.number
     if tally.issued and fence <= tally.issued[-1]:
@@ -154,7 +154,7 @@ def _next_fence(writer: Writer, tally: Tally) -> int:
     return fence
 
 
-async def _pause(world: World, chance: Random, longest_s: float) -> None:
+async def _pause(world: GuardWorld, chance: Random, longest_s: float) -> None:
     """None at all half of the time: what follows immediately is as important as what comes late."""
     if chance.random() < 0.5:
         await world.sleep(chance.random() * longest_s)

@@ -21,12 +21,12 @@ from typing import TypeAlias
 
 from holdfast.core import failpoints
 from holdfast.errors import FencedOut
-from holdfast.guards.conformance.adapter import Factory, Guarded
-from holdfast.guards.conformance.checks import Chapter, expect, expect_equal, expect_fenced_out, shown
-from holdfast.guards.conformance.environment import World, world_of
-from holdfast.guards.conformance.subprocesses import Nursery, nursery
+from holdfast.guards.conformance.adapter import Factory, GuardedResource
+from holdfast.guards.conformance.checks import GuardChapter, expect, expect_equal, expect_fenced_out, shown
+from holdfast.guards.conformance.environment import GuardWorld, world_of
+from holdfast.guards.conformance.subprocesses import ProcessGroup, nursery
 
-chapter = Chapter()
+chapter = GuardChapter()
 check = chapter.check
 
 Say: TypeAlias = Callable[[str], None]
@@ -38,7 +38,7 @@ PADDING = "0123456789abcdef" * 256  # long enough for a write to be torn
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CrashStep:
     """What the victim does, and what may be left of it."""
 
     verb: str  # section, overwrite or delete
@@ -63,24 +63,29 @@ class Step:
         return f"{self.verb} of {'something' if self.exists else 'nothing'}"
 
 
-WRITES = (Step("section", True), Step("section", False), Step("overwrite", True), Step("overwrite", False))
+WRITES = (
+    CrashStep("section", True),
+    CrashStep("section", False),
+    CrashStep("overwrite", True),
+    CrashStep("overwrite", False),
+)
 
 
 @check(processes=True, proves=("R34",))
-async def a_writer_that_dies_between_two_steps_leaves_value_and_fence_consistent(world: World) -> None:
+async def a_writer_that_dies_between_two_steps_leaves_value_and_fence_consistent(world: GuardWorld) -> None:
     with nursery(world.factory, world.patience_s) as nurse:
         for step in WRITES:
             await _die_everywhere(world, nurse, step)
 
 
 @check(processes=True, deletes=True, proves=("R34",))
-async def a_deleter_that_dies_between_two_steps_leaves_value_and_fence_consistent(world: World) -> None:
+async def a_deleter_that_dies_between_two_steps_leaves_value_and_fence_consistent(world: GuardWorld) -> None:
     with nursery(world.factory, world.patience_s) as nurse:
-        await _die_everywhere(world, nurse, Step("delete", True))
+        await _die_everywhere(world, nurse, CrashStep("delete", True))
 
 
 @check(processes=True, proves=("R34",))
-async def a_writer_that_is_killed_at_any_moment_loses_nothing_that_was_acknowledged(world: World) -> None:
+async def a_writer_that_is_killed_at_any_moment_loses_nothing_that_was_acknowledged(world: GuardWorld) -> None:
     resource, fence, chance = world.fresh(), 1, Random()  # noqa: S311 - moments, not secrets
     with nursery(world.factory, world.patience_s) as nurse:
         for _ in range(KILLS):
@@ -91,7 +96,7 @@ async def a_writer_that_is_killed_at_any_moment_loses_nothing_that_was_acknowled
             [fence] = await world.together([world.borrow(resource, partial(_survey, acknowledged))])
 
 
-async def _die_everywhere(world: World, nurse: Nursery, step: Step) -> None:
+async def _die_everywhere(world: GuardWorld, nurse: ProcessGroup, step: CrashStep) -> None:
     """See which moments the step passes, and then die at each of them, at a resource of its own."""
     resource = await _prepared(world, step)
     life = nurse.raise_one(partial(_do, world.factory, world.asynchronous, resource, step, None))
@@ -105,14 +110,16 @@ async def _die_everywhere(world: World, nurse: Nursery, step: Step) -> None:
         await world.together([world.borrow(resource, partial(_go_on, step, step.allowed, point))])
 
 
-async def _prepared(world: World, step: Step) -> str:
+async def _prepared(world: GuardWorld, step: CrashStep) -> str:
     resource = world.fresh()
     if step.exists:
         await world.borrow(resource, lambda guarded: guarded.overwrite(OLD, "old"))
     return resource
 
 
-async def _go_on(step: Step, allowed: tuple[tuple[str | None, int | None], ...], point: str, guarded: Guarded) -> None:
+async def _go_on(
+    step: CrashStep, allowed: tuple[tuple[str | None, int | None], ...], point: str, guarded: GuardedResource
+) -> None:
     """What is left is one of what may be, older holders stay out, and a newer one goes on from there."""
     what = f"{step}, killed at {point}"
     found = await guarded.look()
@@ -127,7 +134,7 @@ async def _go_on(step: Step, allowed: tuple[tuple[str | None, int | None], ...],
     expect_equal(await guarded.look(), ("later", LATER), f"{what}: after the next holder's write")
 
 
-def _do(factory: Factory, asynchronous: bool, resource: str, step: Step, die_at: int | None, say: Say) -> None:
+def _do(factory: Factory, asynchronous: bool, resource: str, step: CrashStep, die_at: int | None, say: Say) -> None:
     """Be the victim: say each moment that is reached, and die at the one with this number."""
     reached: list[str] = []
 
@@ -137,7 +144,7 @@ def _do(factory: Factory, asynchronous: bool, resource: str, step: Step, die_at:
         if die_at == len(reached) - 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    async def act(guarded: Guarded) -> None:
+    async def act(guarded: GuardedResource) -> None:
         with ExitStack() as armed:
             for point in failpoints.points("guard"):
                 armed.enter_context(failpoints.armed(point.name, partial(at, point.name)))
@@ -156,7 +163,7 @@ def _do(factory: Factory, asynchronous: bool, resource: str, step: Step, die_at:
 def _write_on(factory: Factory, asynchronous: bool, resource: str, first: int, say: Say) -> None:
     """Be the victim: write as fast as possible under rising fences, and say which writes were acknowledged."""
 
-    async def act(guarded: Guarded) -> None:
+    async def act(guarded: GuardedResource) -> None:
         fence = first
         while True:
             if fence % 3:
@@ -171,7 +178,7 @@ def _write_on(factory: Factory, asynchronous: bool, resource: str, first: int, s
     world.drive(world.borrow(resource, act))
 
 
-async def _survey(acknowledged: int, guarded: Guarded) -> int:
+async def _survey(acknowledged: int, guarded: GuardedResource) -> int:
     """What a killed writer has left; returns the fence with which the next one may begin.
 
     The write that it was about to make may have been sent, and a server finishes what it was sent by one who is gone:

@@ -1,8 +1,8 @@
 """The surroundings in which a check of the guard kit runs: connections, company and pauses, in one colour.
 
-`BlockingWorld` never suspends: its checks are driven by `run_now`, its company are threads. `AsyncioWorld` runs on an
-event loop, its company are tasks. Clock: the monotonic one, to bound waiting and to number fences; nothing is asserted
-about how long something took.
+`BlockingGuardWorld` never suspends: its checks are driven by `run_now`, its company are threads. `AsyncioGuardWorld`
+runs on an event loop, its company are tasks. Clock: the monotonic one, to bound waiting and to number fences; nothing
+is asserted about how long something took.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.guards.conformance.adapter import Factory, Guarded, settled
+from holdfast.guards.conformance.adapter import Factory, GuardedResource, settled
 from holdfast.guards.conformance.checks import Violation, expect
 from holdfast.runtime.run_sync import run_now
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 PATIENCE_S = 60.0
 
 
-class World(ABC):
+class GuardWorld(ABC):
     """Everything a check may use besides the guard."""
 
     asynchronous: bool
@@ -38,7 +38,7 @@ class World(ABC):
         self.threads = threads
         self.processes = processes
         self.patience_s = patience_s
-        self._opened: list[Guarded] = []
+        self._opened: list[GuardedResource] = []
         self._name = f"kit-{secrets.token_hex(5)}"
         self._numbers = itertools.count()
 
@@ -46,13 +46,13 @@ class World(ABC):
         """The name of an unused resource."""
         return f"{self._name}-{next(self._numbers)}"
 
-    async def open(self, resource: str) -> Guarded:
+    async def open(self, resource: str) -> GuardedResource:
         """Open a resource through a connection of its own. It is closed after the check."""
-        guarded = Guarded(resource, await settled(self.factory(resource)))
+        guarded = GuardedResource(resource, await settled(self.factory(resource)))
         self._opened.append(guarded)
         return guarded
 
-    async def open_new(self) -> Guarded:
+    async def open_new(self) -> GuardedResource:
         """Open a resource that has never been met."""
         return await self.open(self.fresh())
 
@@ -61,9 +61,9 @@ class World(ABC):
         while self._opened:
             await self._opened.pop().close()
 
-    async def borrow(self, resource: str, use: Callable[[Guarded], Coroutine[Any, Any, T]]) -> T:
+    async def borrow(self, resource: str, use: Callable[[GuardedResource], Coroutine[Any, Any, T]]) -> T:
         """Open, use and close in one place: what a job in company does, for some connections stay in their thread."""
-        guarded = Guarded(resource, await settled(self.factory(resource)))
+        guarded = GuardedResource(resource, await settled(self.factory(resource)))
         try:
             return await use(guarded)
         finally:
@@ -82,7 +82,7 @@ class World(ABC):
         """Run all concurrently, and return their results in order. Raises the first error."""
 
 
-class BlockingWorld(World):
+class BlockingGuardWorld(GuardWorld):
     """For guards that block. Nothing in it suspends."""
 
     asynchronous = False
@@ -121,7 +121,7 @@ class BlockingWorld(World):
         return [results[number] for number in range(len(jobs))]
 
 
-class AsyncioWorld(World):
+class AsyncioGuardWorld(GuardWorld):
     """For guards that live on an event loop."""
 
     asynchronous = True
@@ -143,6 +143,6 @@ class AsyncioWorld(World):
             raise Violation(f"a call did not come back within {self.patience_s:g} s") from error
 
 
-def world_of(factory: Factory, *, asynchronous: bool, **settings: Any) -> World:
+def world_of(factory: Factory, *, asynchronous: bool, **settings: Any) -> GuardWorld:
     """The world of a colour."""
-    return AsyncioWorld(factory, **settings) if asynchronous else BlockingWorld(factory, **settings)
+    return AsyncioGuardWorld(factory, **settings) if asynchronous else BlockingGuardWorld(factory, **settings)

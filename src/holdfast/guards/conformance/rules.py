@@ -4,15 +4,15 @@
 
 from __future__ import annotations
 
-from holdfast.guards.conformance.checks import Chapter, expect_equal, expect_fenced_out
-from holdfast.guards.conformance.environment import World
+from holdfast.guards.conformance.checks import GuardChapter, expect_equal, expect_fenced_out
+from holdfast.guards.conformance.environment import GuardWorld
 
-chapter = Chapter()
+chapter = GuardChapter()
 check = chapter.check
 
 
 @check(proves=("R28", "R34"))
-async def rising_fences_are_accepted_in_order(world: World) -> None:
+async def rising_fences_are_accepted_in_order(world: GuardWorld) -> None:
     one = await world.open_new()
     other = await world.open(one.resource)
     for fence in (1, 2, 5, 40):
@@ -25,7 +25,7 @@ async def rising_fences_are_accepted_in_order(world: World) -> None:
 
 
 @check(proves=("R28",))
-async def the_same_fence_writes_as_often_as_it_likes(world: World) -> None:
+async def the_same_fence_writes_as_often_as_it_likes(world: GuardWorld) -> None:
     guarded = await world.open_new()
     for number in range(3):
         await guarded.overwrite(7, f"without a section {number}")
@@ -42,7 +42,7 @@ async def the_same_fence_writes_as_often_as_it_likes(world: World) -> None:
 
 
 @check(proves=("R28", "R29", "R34", "R47"))
-async def a_lower_write_is_refused_and_changes_nothing(world: World) -> None:
+async def a_lower_write_is_refused_and_changes_nothing(world: GuardWorld) -> None:
     newer = await world.open_new()
     older = await world.open(newer.resource)
     await newer.overwrite(5, "newer")
@@ -52,7 +52,7 @@ async def a_lower_write_is_refused_and_changes_nothing(world: World) -> None:
 
 
 @check(proves=("R29", "R34"))
-async def a_lower_enter_is_refused_and_changes_nothing(world: World) -> None:
+async def a_lower_enter_is_refused_and_changes_nothing(world: GuardWorld) -> None:
     newer = await world.open_new()
     older = await world.open(newer.resource)
     await newer.overwrite(5, "newer")
@@ -61,7 +61,7 @@ async def a_lower_enter_is_refused_and_changes_nothing(world: World) -> None:
 
 
 @check(proves=("R34", "R47"))
-async def a_lower_write_is_refused_after_a_higher_enter(world: World) -> None:
+async def a_lower_write_is_refused_after_a_higher_enter(world: GuardWorld) -> None:
     """The read-modify-write: a guard that checks on writes alone loses an acknowledged update here."""
     older = await world.open_new()
     newer = await world.open(older.resource)
@@ -74,7 +74,7 @@ async def a_lower_write_is_refused_after_a_higher_enter(world: World) -> None:
 
 
 @check(proves=("R34",))
-async def entering_leaves_the_value_as_it_is(world: World) -> None:
+async def entering_leaves_the_value_as_it_is(world: GuardWorld) -> None:
     guarded = await world.open_new()
     await guarded.overwrite(3, "value")
     for fence in (3, 4, 9):
@@ -83,7 +83,7 @@ async def entering_leaves_the_value_as_it_is(world: World) -> None:
 
 
 @check(proves=("R34",))
-async def entering_what_does_not_exist_is_remembered(world: World) -> None:
+async def entering_what_does_not_exist_is_remembered(world: GuardWorld) -> None:
     older = await world.open_new()
     newer = await world.open(older.resource)
     expect_equal(await older.look(), (None, None), "an unused resource")
@@ -97,7 +97,7 @@ async def entering_what_does_not_exist_is_remembered(world: World) -> None:
 
 
 @check(proves=("R29", "R47"))
-async def a_section_ends_when_somebody_newer_enters(world: World) -> None:
+async def a_section_ends_when_somebody_newer_enters(world: GuardWorld) -> None:
     older = await world.open_new()
     newer = await world.open(older.resource)
     await older.overwrite(1, "first")
@@ -111,7 +111,7 @@ async def a_section_ends_when_somebody_newer_enters(world: World) -> None:
 
 
 @check(proves=("R29", "R47"))
-async def a_section_ends_when_somebody_newer_writes(world: World) -> None:
+async def a_section_ends_when_somebody_newer_writes(world: GuardWorld) -> None:
     older = await world.open_new()
     newer = await world.open(older.resource)
     expect_equal(await older.enter(5), None, "what the older holder read")
@@ -121,7 +121,7 @@ async def a_section_ends_when_somebody_newer_writes(world: World) -> None:
 
 
 @check(proves=("R29",))
-async def who_was_refused_stays_refused(world: World) -> None:
+async def who_was_refused_stays_refused(world: GuardWorld) -> None:
     newer = await world.open_new()
     older = await world.open(newer.resource)
     await newer.overwrite(9, "newer")
@@ -136,7 +136,7 @@ async def who_was_refused_stays_refused(world: World) -> None:
 
 
 @check(proves=("R34",))
-async def what_was_seen_outlives_every_connection(world: World) -> None:
+async def what_was_seen_outlives_every_connection(world: GuardWorld) -> None:
     first = await world.open_new()
     await first.overwrite(3, "kept")
     entered = await world.open_new()
@@ -151,7 +151,7 @@ async def what_was_seen_outlives_every_connection(world: World) -> None:
 
 
 @check()
-async def resources_do_not_share_their_fences(world: World) -> None:
+async def resources_do_not_share_their_fences(world: GuardWorld) -> None:
     name = world.fresh()
     high, low = await world.open(name), await world.open(f"{name}0")
     await high.overwrite(1000, "high")
@@ -162,7 +162,7 @@ async def resources_do_not_share_their_fences(world: World) -> None:
 
 
 @check(deletes=True, proves=("R29", "R34"))
-async def deleting_leaves_a_memory(world: World) -> None:
+async def deleting_leaves_a_memory(world: GuardWorld) -> None:
     newer = await world.open_new()
     older = await world.open(newer.resource)
     await older.overwrite(1, "older")
@@ -174,7 +174,7 @@ async def deleting_leaves_a_memory(world: World) -> None:
 
 
 @check(deletes=True, proves=("R29",))
-async def a_lower_delete_is_refused_and_changes_nothing(world: World) -> None:
+async def a_lower_delete_is_refused_and_changes_nothing(world: GuardWorld) -> None:
     newer = await world.open_new()
     older = await world.open(newer.resource)
     await newer.overwrite(5, "newer")
@@ -186,7 +186,7 @@ async def a_lower_delete_is_refused_and_changes_nothing(world: World) -> None:
 
 
 @check(deletes=True)
-async def what_was_deleted_can_be_made_again_by_its_deleter_and_by_newer_holders(world: World) -> None:
+async def what_was_deleted_can_be_made_again_by_its_deleter_and_by_newer_holders(world: GuardWorld) -> None:
     guarded = await world.open_new()
     await guarded.overwrite(1, "first")
     await guarded.delete(2)
@@ -200,7 +200,7 @@ async def what_was_deleted_can_be_made_again_by_its_deleter_and_by_newer_holders
 
 
 @check(deletes=True, proves=("R29", "R47"))
-async def a_section_cannot_bring_back_what_a_newer_holder_deleted(world: World) -> None:
+async def a_section_cannot_bring_back_what_a_newer_holder_deleted(world: GuardWorld) -> None:
     older = await world.open_new()
     newer = await world.open(older.resource)
     await older.overwrite(1, "first")

@@ -41,7 +41,7 @@ class _Failed:
     text: str
 
 
-class Child:
+class ChildProcess:
     """One spawned process that answers over a pipe."""
 
     def __init__(self, main: Callable[..., None], *arguments: object) -> None:
@@ -79,9 +79,9 @@ class Child:
 def children_at_work(tasks: Sequence[Callable[[], T]], patience_s: float) -> list[T]:
     """Run each task in a process of its own, all concurrently, and return what they return."""
     check_picklable(tasks)
-    children: list[Child] = []
+    children: list[ChildProcess] = []
     try:
-        children.extend(Child(_child, task) for task in tasks)
+        children.extend(ChildProcess(_child, task) for task in tasks)
         for child in children:
             child.answer(START_S)  # it has imported everything
         for child in children:
@@ -118,24 +118,24 @@ def check_picklable(thing: object) -> None:
         ) from error
 
 
-class Nursery:
+class ProcessGroup:
     """A process that has children and lets them die."""
 
     def __init__(self, factory: Callable[[str], object], patience_s: float) -> None:
         """The factory is sent ahead, so that its imports are done once, and before a wait begins."""
         check_picklable(factory)
         self._patience_s = patience_s
-        self._child = Child(_nurse, factory)
+        self._child = ChildProcess(_nurse, factory)
 
     def wait_until_ready(self) -> None:
         """Return when it can have children."""
         self._child.answer(START_S)
 
-    def raise_one(self, task: Callable[[Callable[[str], None]], None], kill_after_s: float | None = None) -> Life:
+    def raise_one(self, task: Callable[[Callable[[str], None]], None], kill_after_s: float | None = None) -> ProcessEnd:
         """Run a task in a child; with a limit, kill it so long after the first thing it said."""
         check_picklable(task)
         self._child.connection.send((task, kill_after_s, self._patience_s))
-        life: Life = self._child.answer(self._patience_s * 2)
+        life: ProcessEnd = self._child.answer(self._patience_s * 2)
         expect(not life.hung, f"another process did nothing for {self._patience_s:g} s")
         expect(life.trouble is None, f"another process failed: {life.trouble}")
         return life
@@ -146,7 +146,7 @@ class Nursery:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ProcessEnd:
     """What became of a child: what it said, and whether it was killed before its end."""
 
     said: tuple[str, ...]
@@ -156,9 +156,9 @@ class Life:
 
 
 @contextmanager
-def nursery(factory: Callable[[str], object], patience_s: float) -> Iterator[Nursery]:
+def nursery(factory: Callable[[str], object], patience_s: float) -> Iterator[ProcessGroup]:
     """A nursery for the length of the block."""
-    opened = Nursery(factory, patience_s)
+    opened = ProcessGroup(factory, patience_s)
     try:
         opened.wait_until_ready()
         yield opened
@@ -174,7 +174,7 @@ def _nurse(connection: Connection[Any, Any], _factory: object) -> None:
             connection.send(_lived(task, kill_after_s, patience_s))
 
 
-def _lived(task: Callable[[Callable[[str], None]], None], kill_after_s: float | None, patience_s: float) -> Life:
+def _lived(task: Callable[[Callable[[str], None]], None], kill_after_s: float | None, patience_s: float) -> ProcessEnd:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -187,7 +187,7 @@ def _lived(task: Callable[[Callable[[str], None]], None], kill_after_s: float | 
     lines = text.decode().split("\n")[:-1]  # what was cut off by death was never said
     trouble = [line.removeprefix("!").replace("\0", "\n") for line in lines if line.startswith("!")]
     said = tuple(line for line in lines if not line.startswith("!"))
-    return Life(said, os.WIFSIGNALED(status), hung, trouble[0] if trouble else None)
+    return ProcessEnd(said, os.WIFSIGNALED(status), hung, trouble[0] if trouble else None)
 
 
 def _heard(pipe: int, pid: int, kill_after_s: float | None, patience_s: float) -> tuple[bytes, bool]:

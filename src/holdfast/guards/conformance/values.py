@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import holdfast
 from holdfast.core.lease.fencing import FENCE_MAX
-from holdfast.guards.conformance.adapter import Guarded
-from holdfast.guards.conformance.checks import Chapter, Violation, expect_equal, expect_fenced_out, shown
-from holdfast.guards.conformance.environment import World
+from holdfast.guards.conformance.adapter import GuardedResource
+from holdfast.guards.conformance.checks import GuardChapter, Violation, expect_equal, expect_fenced_out, shown
+from holdfast.guards.conformance.environment import GuardWorld
 
-chapter = Chapter()
+chapter = GuardChapter()
 check = chapter.check
 
 # Neighbours that fall into one, or change places, when a fence is kept as a float, as text, or in too few bits.
@@ -49,7 +49,7 @@ NOT_FENCES: tuple[object, ...] = ("17", b"17", 17.0, float("inf"), float("nan"),
 
 
 @check(proves=("R28",))
-async def neighbouring_fences_are_told_apart_over_the_whole_range(world: World) -> None:
+async def neighbouring_fences_are_told_apart_over_the_whole_range(world: GuardWorld) -> None:
     for low, high in NEIGHBOURS:
         older = await world.open_new()
         newer = await world.open(older.resource)
@@ -65,7 +65,7 @@ async def neighbouring_fences_are_told_apart_over_the_whole_range(world: World) 
 
 
 @check()
-async def a_first_fence_of_0_is_a_fence(world: World) -> None:
+async def a_first_fence_of_0_is_a_fence(world: GuardWorld) -> None:
     guarded = await world.open_new()
     expect_equal(await guarded.enter(0), None, "what was read where there is nothing")
     expect_equal(await guarded.look(), (None, 0), "after entering under fence 0")
@@ -77,7 +77,7 @@ async def a_first_fence_of_0_is_a_fence(world: World) -> None:
 
 
 @check(proves=("R28", "R34"))
-async def what_is_not_a_fence_is_refused_and_changes_nothing(world: World) -> None:
+async def what_is_not_a_fence_is_refused_and_changes_nothing(world: GuardWorld) -> None:
     fresh, met = await world.open_new(), await world.open_new()
     await met.overwrite(5, "kept")
     for fence in NOT_FENCES:
@@ -89,7 +89,7 @@ async def what_is_not_a_fence_is_refused_and_changes_nothing(world: World) -> No
 
 
 @check(proves=("R28", "R34"))
-async def what_is_not_a_lease_is_refused_and_changes_nothing(world: World) -> None:
+async def what_is_not_a_lease_is_refused_and_changes_nothing(world: GuardWorld) -> None:
     guarded = await world.open_new()
     await guarded.overwrite(5, "kept")
     for thing in (None, 17, "17", 17.5, True, object(), {"key": guarded.resource, "fence": 17}, (guarded.resource, 17)):
@@ -98,7 +98,7 @@ async def what_is_not_a_lease_is_refused_and_changes_nothing(world: World) -> No
 
 
 @check(proves=("R34",))
-async def a_lease_without_a_fence_is_refused_by_default(world: World) -> None:
+async def a_lease_without_a_fence_is_refused_by_default(world: GuardWorld) -> None:
     guarded = await world.open_new()
     await guarded.overwrite(5, "kept")
     with _degraded(guarded.resource) as lease:
@@ -107,7 +107,7 @@ async def a_lease_without_a_fence_is_refused_by_default(world: World) -> None:
 
 
 @check(proves=("R34", "R57"))
-async def the_fence_of_a_held_lease_is_what_is_remembered(world: World) -> None:
+async def the_fence_of_a_held_lease_is_what_is_remembered(world: GuardWorld) -> None:
     guarded = await world.open_new()
     with holdfast.connect(f"memory://{guarded.resource}") as locks:
         lock = locks.lock(guarded.resource, ttl=600)
@@ -123,7 +123,7 @@ async def the_fence_of_a_held_lease_is_what_is_remembered(world: World) -> None:
 
 
 @check()
-async def a_value_comes_back_as_it_was_written(world: World) -> None:
+async def a_value_comes_back_as_it_was_written(world: GuardWorld) -> None:
     guarded = await world.open_new()
     for fence, text in enumerate((*TEXTS, "häuſer 🙂 " * (LARGE_CHARS // 9))):
         await guarded.overwrite(fence, text)
@@ -133,7 +133,7 @@ async def a_value_comes_back_as_it_was_written(world: World) -> None:
         expect_equal(await guarded.look(), (f"{text}.", fence), "what was written in a section")
 
 
-async def _expect_unacceptable(guarded: Guarded, bearer: object, what: str) -> None:
+async def _expect_unacceptable(guarded: GuardedResource, bearer: object, what: str) -> None:
     """Insist that no step takes this for a lease. Whatever says so is right, if the argument is what it is about."""
     for step, values in (("enter", ()), ("overwrite", ("stale",))):
         try:

@@ -39,7 +39,7 @@ from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.http import headers as wire
 from holdfast.guards.http.cutoff import POLICY_VIOLATION, CutOff, Message, Receive, Scope, Send
-from holdfast.guards.http.request_order import Lane, Lanes
+from holdfast.guards.http.request_order import Lanes, LockLane
 from holdfast.guards.records import FenceRecord, ThreadedRecord, check_record, off_the_loop
 from holdfast.types import NS, Duration, check_label, duration_ns
 
@@ -107,7 +107,7 @@ def _scope_of(request: object) -> Mapping[str, Any]:
 class _Refused(Exception):
     """Not an error: the answer to a request."""
 
-    def __init__(self, problem: wire.Problem) -> None:
+    def __init__(self, problem: wire.HeaderProblem) -> None:
         super().__init__(problem.title)
         self.problem = problem
 
@@ -176,7 +176,7 @@ class FenceMiddleware:
                 reach("guard.noted")
                 await self._handled(scope, receive, send, lane, carried)
 
-    async def _handled(self, scope: Scope, receive: Receive, send: Send, lane: Lane, carried: CarriedFence) -> None:
+    async def _handled(self, scope: Scope, receive: Receive, send: Send, lane: LockLane, carried: CarriedFence) -> None:
         """Run the handler. One that was cut off before it had its whole request is answered for, as at the door."""
         line = CutOff(scope, receive, _varied(send, carried), lane, carried.fence)
         try:
@@ -217,7 +217,7 @@ class FenceMiddleware:
             raise self._refusal("other_lock", wire.other_lock(carried, wanted))
         return carried
 
-    async def _admitted(self, scope: Scope, lane: Lane, carried: CarriedFence) -> None:
+    async def _admitted(self, scope: Scope, lane: LockLane, carried: CarriedFence) -> None:
         """Register the fence and wait for its turn, or raise the refusal."""
         presented = await self._admission.admit(carried, _resource(scope), Rule.AT_LEAST, _nothing)
         try:
@@ -238,11 +238,11 @@ class FenceMiddleware:
         else:
             self._admission.entered(presented, outcome)
 
-    async def _registered(self, lane: Lane, carried: CarriedFence) -> Stale | None:
+    async def _registered(self, lane: LockLane, carried: CarriedFence) -> Stale | None:
         highest = await self._record.note(self._place, carried.key, carried.fence)
         return Stale(highest) if highest > carried.fence else lane.meet(carried.fence)
 
-    async def _drained(self, lane: Lane, carried: CarriedFence) -> Stale | None:
+    async def _drained(self, lane: LockLane, carried: CarriedFence) -> Stale | None:
         """Wait until the handlers of older holders have ended."""
         if lane.clear_for(carried.fence):
             return None
@@ -257,7 +257,7 @@ class FenceMiddleware:
         # A newer holder may have registered meanwhile, here or in another process. No older handler can have started.
         return await self._registered(lane, carried)
 
-    def _refusal(self, count: str, problem: wire.Problem) -> _Refused:
+    def _refusal(self, count: str, problem: wire.HeaderProblem) -> _Refused:
         self._counts[count] += 1
         return _Refused(problem)
 
@@ -267,7 +267,7 @@ async def _nothing() -> int | None:
     return None
 
 
-async def _answer(scope: Scope, receive: Receive, send: Send, problem: wire.Problem) -> None:
+async def _answer(scope: Scope, receive: Receive, send: Send, problem: wire.HeaderProblem) -> None:
     prefix = "http.response"
     if scope["type"] == "websocket":
         await receive()  # the connect event; the answer comes instead of an acceptance

@@ -83,7 +83,7 @@ class Presenter:
         with self._mutex:
             return ClientStatistics(**counts, unguarded=sum(self._unguarded.values()))
 
-    def attempt(self, method: str, url: str, headers: Iterable[tuple[str, str]]) -> Attempt:
+    def attempt(self, method: str, url: str, headers: Iterable[tuple[str, str]]) -> FencedRequest:
         """Let one request go, or raise. `url` and `headers` are what it would be sent with."""
         origin = origin_of("url", url)
         self._check_origin(origin)
@@ -93,7 +93,7 @@ class Presenter:
         presented = run_now(self._admission.admit(self._lease, resource, Rule.AT_LEAST, _nobody_knows))
         fenced = {} if presented.fence is None else wire.request_headers(presented.key, presented.fence)
         _check_by_hand(headers, fenced)
-        return Attempt(self, method, origin, presented, fenced)
+        return FencedRequest(self, method, origin, presented, fenced)
 
     def recheck(self) -> None:
         """Say whether the lease is still good for a request: before each, and before each retry of one."""
@@ -105,7 +105,7 @@ class Presenter:
             self._admission.lost()
             raise
 
-    def conclude(self, attempt: Attempt, status: int, headers: Mapping[str, str]) -> FencedOut | None:
+    def conclude(self, attempt: FencedRequest, status: int, headers: Mapping[str, str]) -> FencedOut | None:
         """Count what came of it; return the refusal if there is one and the caller is to raise it."""
         presented = attempt.presented
         if presented.fence is None:
@@ -122,13 +122,13 @@ class Presenter:
             self._note_unguarded(attempt)
         return None
 
-    def _count(self, attempt: Attempt, outcome: Outcome[None]) -> None:
+    def _count(self, attempt: FencedRequest, outcome: Outcome[None]) -> None:
         if attempt.method in wire.SAFE_METHODS:
             self._admission.entered(attempt.presented, outcome)
         else:
             self._admission.written(attempt.presented, outcome)
 
-    def _note_unguarded(self, attempt: Attempt) -> None:
+    def _note_unguarded(self, attempt: FencedRequest) -> None:
         with self._mutex:
             first = attempt.origin not in self._unguarded
             self._unguarded[attempt.origin] = self._unguarded.get(attempt.origin, 0) + 1
@@ -150,7 +150,7 @@ class Presenter:
             )
 
 
-class Attempt:
+class FencedRequest:
     """One request that was let go. It may be tried several times by what lies below."""
 
     def __init__(

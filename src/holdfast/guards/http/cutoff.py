@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
-from holdfast.guards.http.request_order import Lane
+from holdfast.guards.http.request_order import LockLane
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -24,7 +24,7 @@ POLICY_VIOLATION: Final = 1008  # the closing code of a refused WebSocket
 class CutOff:
     """One request on its way to a handler."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, lane: Lane, fence: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, lane: LockLane, fence: int) -> None:
         self._receive = receive
         self._send = send
         self._lane = lane

@@ -91,7 +91,7 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> CarriedFence | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class HeaderProblem:
     """One refusal, as it is answered. `members` are the extension members of the body."""
 
     status: int
@@ -124,9 +124,9 @@ class Problem:
         return [(name.encode("ascii"), value.encode("ascii")) for name, value in merged.items()]
 
 
-def fenced_out(carried: CarriedFence, seen: int) -> Problem:
+def fenced_out(carried: CarriedFence, seen: int) -> HeaderProblem:
     """A newer holder was here."""
-    return Problem(
+    return HeaderProblem(
         412,
         "fenced-out",
         "A newer fence was seen",
@@ -137,9 +137,9 @@ def fenced_out(carried: CarriedFence, seen: int) -> Problem:
     )
 
 
-def fence_required() -> Problem:
+def fence_required() -> HeaderProblem:
     """The resource is written under a lease only."""
-    return Problem(
+    return HeaderProblem(
         428,
         "fence-required",
         "A fence is required",
@@ -147,9 +147,9 @@ def fence_required() -> Problem:
     )
 
 
-def bad_header(error: BadInput) -> Problem:
+def bad_header(error: BadInput) -> HeaderProblem:
     """What stands in the headers makes no sense."""
-    return Problem(
+    return HeaderProblem(
         400,
         "bad-header",
         "A header cannot be understood",
@@ -158,9 +158,9 @@ def bad_header(error: BadInput) -> Problem:
     )
 
 
-def other_lock(carried: CarriedFence, wanted: str) -> Problem:
+def other_lock(carried: CarriedFence, wanted: str) -> HeaderProblem:
     """The lease is one of another lock."""
-    return Problem(
+    return HeaderProblem(
         403,
         "other-lock",
         "The lease is of another lock",
@@ -169,9 +169,9 @@ def other_lock(carried: CarriedFence, wanted: str) -> Problem:
     )
 
 
-def record_unavailable(retry_after_s: int) -> Problem:
+def record_unavailable(retry_after_s: int) -> HeaderProblem:
     """The record did not answer, so nothing can be said about the fence."""
-    return Problem(
+    return HeaderProblem(
         503,
         "record-unavailable",
         "The fence cannot be checked now",
@@ -180,9 +180,9 @@ def record_unavailable(retry_after_s: int) -> Problem:
     )
 
 
-def still_draining(carried: CarriedFence, retry_after_s: int) -> Problem:
+def still_draining(carried: CarriedFence, retry_after_s: int) -> HeaderProblem:
     """An older holder's request is still being worked on."""
-    return Problem(
+    return HeaderProblem(
         503,
         "still-draining",
         "A request of an older holder is still running",

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from holdfast.core.lease.fencing import Stale
 
 
-class Lane:
+class LockLane:
     """The requests of one lock that are in this process now."""
 
     __slots__ = ("_changes", "_running", "members", "met")
@@ -95,12 +95,12 @@ class Lanes:
     """The lanes of all locks that have requests in this process now."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, LockLane] = {}
 
     @contextmanager
-    def join(self, key: str) -> Iterator[Lane]:
+    def join(self, key: str) -> Iterator[LockLane]:
         """Join the lane of this lock. It exists while it has members."""
-        lane = self._lanes.setdefault(key, Lane())
+        lane = self._lanes.setdefault(key, LockLane())
         lane.members += 1
         try:
             yield lane

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.errors import BadInput
-from holdfast.guards.install.database import Database, open_database
-from holdfast.guards.install.migration import Inspected, Step, installing, removing
+from holdfast.guards.install.database import GuardDatabase, open_database
+from holdfast.guards.install.migration import Inspected, MigrationStep, installing, removing
 from holdfast.guards.install.triggers import Trigger
 from holdfast.guards.install.verify import Proof, prove
 from holdfast.guards.sql.identifiers import FENCE_COLUMN, TableNames
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     AnyDatabase: TypeAlias = str | sqlite3.Connection | psycopg.Connection[Any] | None
 
-__all__ = ["Proof", "Report", "Step", "Trigger", "check", "install", "plan", "remove"]
+__all__ = ["MigrationStep", "Proof", "Report", "Trigger", "check", "install", "plan", "remove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Report:
     database: str
     table: str
     trigger: Trigger  # which clients are held to the guard now
-    steps: tuple[Step, ...]
+    steps: tuple[MigrationStep, ...]
     done: bool  # False: only planned
     notes: tuple[str, ...] = ()
 
@@ -132,7 +132,7 @@ def check(
 def _run(
     database: object,
     names: TableNames,
-    planned: Callable[[Inspected], tuple[Step, ...]],
+    planned: Callable[[Inspected], tuple[MigrationStep, ...]],
     mode: Trigger | None,
     *,
     dry: bool = False,
@@ -153,7 +153,9 @@ def _run(
         opened.close()
 
 
-def _report(opened: Database, found: Inspected, steps: tuple[Step, ...], mode: Trigger, *, done: bool) -> Report:
+def _report(
+    opened: GuardDatabase, found: Inspected, steps: tuple[MigrationStep, ...], mode: Trigger, *, done: bool
+) -> Report:
     notes: tuple[str, ...] = ()
     if mode is Trigger.STRICT and found.neighbours:
         listed, column = ", ".join(found.neighbours), found.names.fence_column

@@ -1,7 +1,7 @@
 """What `guard check` tries on a row, and who has promised that it does not work.
 
 Each attack gets an untouched row, in a transaction that is rolled back, and returns what happened if it
-was held off. `GotThrough` says that it was not, `CannotTry` that this table does not let it be tried.
+was held off. `AttackSucceeded` says that it was not, `AttackImpossible` that this table does not let it be tried.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.guards.install.migration import problems
-from holdfast.guards.install.target import CannotTry, GotThrough, Target
+from holdfast.guards.install.target import AttackImpossible, AttackSucceeded, Target
 from holdfast.guards.install.triggers import Trigger
 from holdfast.guards.sql.identifiers import quoted
 
@@ -37,7 +37,7 @@ def accepts(row: Target) -> str:
     for fence in (row.low, row.high, row.high):
         row.accepted(partial(row.table.update, row.lease(fence), row.row_id, values))
     if row.fence() != row.high or isinstance(row.fence(), str):
-        raise GotThrough(f"accepted, but the row carries {row.fence()!r} instead of {row.high}")
+        raise AttackSucceeded(f"accepted, but the row carries {row.fence()!r} instead of {row.high}")
     return f"accepted; the row carries {row.high}"
 
 
@@ -70,7 +70,7 @@ def extremes(row: Target) -> str:
     for fence in tried:
         row.enter(fence)
         if row.fence() != fence or isinstance(row.fence(), str):
-            raise GotThrough(f"the row carries {row.fence()!r} instead of {fence}")
+            raise AttackSucceeded(f"the row carries {row.fence()!r} instead of {fence}")
         if fence > max(row.met, 0):
             row.fenced_out(partial(row.table.enter, row.lease(fence - 1), row.row_id), fence)
     return f"kept and compared exactly: {', '.join(map(str, tried))}"
@@ -79,11 +79,11 @@ def extremes(row: Target) -> str:
 def second_writer(row: Target) -> str:
     """A registration that is not committed yet already keeps others from the row."""
     if row.made and row.found.engine == "postgres":
-        raise CannotTry("the table is empty, and others cannot see the row that was made up")
+        raise AttackImpossible("the table is empty, and others cannot see the row that was made up")
     row.enter(row.low)
     opening = row.database.elsewhere()
     if opening is None:
-        raise CannotTry("there is no second connection; give a URL instead of a connection")
+        raise AttackImpossible("there is no second connection; give a URL instead of a connection")
     with opening as elsewhere:
         try:
             with elsewhere.trying():
@@ -93,7 +93,7 @@ def second_writer(row: Target) -> str:
             if refusal is None:
                 raise
             return f"has to wait ({refusal.text})"
-    raise GotThrough("the second writer did not wait")
+    raise AttackSucceeded("the second writer did not wait")
 
 
 def plain_newer(row: Target) -> str:
@@ -102,7 +102,7 @@ def plain_newer(row: Target) -> str:
     row.accepted(row.set_fence(row.high))
     row.accepted(row.set_fence(row.high))
     if row.fence() != row.high:
-        raise GotThrough(f"accepted, but the row carries {row.fence()!r} instead of {row.high}")
+        raise AttackSucceeded(f"accepted, but the row carries {row.fence()!r} instead of {row.high}")
     return f"accepted; the row carries {row.high}"
 
 
@@ -150,7 +150,7 @@ def plain_delete(row: Target) -> str:
     row.enter(row.high)
     try:
         return row.refused(row.remove())
-    except GotThrough:
+    except AttackSucceeded:
         row.accepted(row.remove())
     said = row.fenced_out(lambda: row.table.enter(row.lease(row.low), row.row_id), row.high)
     return f"done, and its fence is remembered ({said})"
@@ -200,17 +200,17 @@ def truncated(row: Target) -> str:
     """Checked in the catalog rather than tried: it would lock every other client out of the table."""
     wrong = [each for each in problems(row.found) if "truncate" in each]
     if row.found.trigger is Trigger.NONE or wrong:
-        raise GotThrough("; ".join(wrong) or "there is no trigger for it")
+        raise AttackSucceeded("; ".join(wrong) or "there is no trigger for it")
     return "there is a trigger for it (looked up, not tried)"
 
 
 def _kept(row: Target, act: Callable[[], object]) -> str:
     try:
         return row.refused(act)
-    except GotThrough:
+    except AttackSucceeded:
         row.accepted(act)
     if row.fence() != row.high:
-        raise GotThrough(f"done; the row carries {row.fence()} instead of {row.high}")
+        raise AttackSucceeded(f"done; the row carries {row.fence()} instead of {row.high}")
     return f"done, and the row carries on with {row.high}"
 
 

@@ -27,14 +27,14 @@ DATABASE_VARIABLE: Final = "HOLDFAST_GUARD_DATABASE"
 Row: TypeAlias = tuple[Any, ...]
 
 
-class Refusal(NamedTuple):
+class TriggerRefusal(NamedTuple):
     """A statement that was refused: by a trigger of ours, if there is a code."""
 
     code: str
     text: str
 
 
-class Database(Protocol):
+class GuardDatabase(Protocol):
     """One connection to one database. Blocking, for one thread."""
 
     engine: str
@@ -64,7 +64,7 @@ class Database(Protocol):
         """Raise what the engine raises in the block in the words of Holdfast."""
         ...
 
-    def refusal(self, error: BaseException) -> Refusal | None:
+    def refusal(self, error: BaseException) -> TriggerRefusal | None:
         """What an error of the engine says about the statement; None: it is not an answer to a statement."""
         ...
 
@@ -72,7 +72,7 @@ class Database(Protocol):
         """The guard of a table, on this connection."""
         ...
 
-    def elsewhere(self) -> AbstractContextManager[Database] | None:
+    def elsewhere(self) -> AbstractContextManager[GuardDatabase] | None:
         """A second connection that does not wait for long; None if there is no way to open one."""
         ...
 
@@ -81,7 +81,7 @@ class Database(Protocol):
         ...
 
 
-def open_database(database: object) -> Database:
+def open_database(database: object) -> GuardDatabase:
     """`sqlite:///file.db`, `postgresql://…`, a `sqlite3.Connection` or a `psycopg.Connection`.
 
     None: `$HOLDFAST_GUARD_DATABASE`.
@@ -92,27 +92,27 @@ def open_database(database: object) -> Database:
         if not database:
             raise BadInput("database", "is missing", f"give --database, or set {DATABASE_VARIABLE}")
     if isinstance(database, sqlite3.Connection):
-        from holdfast.guards.install.sqlite import SqliteDatabase
+        from holdfast.guards.install.sqlite import SqliteGuardDatabase
 
-        return SqliteDatabase(database)
+        return SqliteGuardDatabase(database)
     if isinstance(database, str):
         return _from_url(field, database)
     if type(database).__module__.partition(".")[0] == "psycopg":
-        given: Database = _postgres().of(database)
+        given: GuardDatabase = _postgres().of(database)
         return given
     raise BadInput(
         field, f"{type(database).__name__} is not a database", "give a URL, a sqlite3 or a blocking psycopg connection"
     )
 
 
-def _from_url(field: str, url: str) -> Database:
+def _from_url(field: str, url: str) -> GuardDatabase:
     scheme = url.partition(":")[0].partition("+")[0].lower()
     if scheme == "sqlite":
-        from holdfast.guards.install.sqlite import SqliteDatabase
+        from holdfast.guards.install.sqlite import SqliteGuardDatabase
 
-        return SqliteDatabase.opened(url)
+        return SqliteGuardDatabase.opened(url)
     if scheme in ("postgresql", "postgres"):
-        connected: Database = _postgres().opened(url)
+        connected: GuardDatabase = _postgres().opened(url)
         return connected
     raise BadInput(
         field, f"{redacted(url)!r} is not a database that can be guarded", "use sqlite:///file.db or postgresql://…"
@@ -121,10 +121,10 @@ def _from_url(field: str, url: str) -> Database:
 
 def _postgres() -> Any:
     try:
-        from holdfast.guards.install.postgres import PostgresDatabase
+        from holdfast.guards.install.postgres import PostgresGuardDatabase
     except ImportError as error:
         raise missing_driver("postgresql://", error) from error
-    return PostgresDatabase
+    return PostgresGuardDatabase
 
 
 def only(rows: Sequence[Row]) -> Any:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from holdfast.errors import Misconfigured
-from holdfast.guards.install.triggers import MARK_TABLE, Part, Trigger, mode_of, postgres_parts, sqlite_parts
+from holdfast.guards.install.triggers import MARK_TABLE, Trigger, TriggerPart, mode_of, postgres_parts, sqlite_parts
 from holdfast.guards.settings import sql
 from holdfast.guards.sql.identifiers import LEDGER_TABLE, TableNames, quoted
 
 FENCE_TYPES: Final = {"sqlite": "INTEGER", "postgres": "BIGINT"}
 
 
-class Step(NamedTuple):
+class MigrationStep(NamedTuple):
     """One statement, and what it is for."""
 
     what: str
@@ -64,7 +64,7 @@ class Inspected:
         """Whether a guard can be used on the table."""
         return self.names.fence_column in self.columns and bool(self.ledger)
 
-    def wanted(self, mode: Trigger) -> tuple[Part, ...]:
+    def wanted(self, mode: Trigger) -> tuple[TriggerPart, ...]:
         """The triggers of a mode on this table, in the order in which they are made."""
         if mode is Trigger.NONE:
             return ()
@@ -74,7 +74,7 @@ class Inspected:
         return sqlite_parts(self.names, mode, others)
 
 
-def installing(found: Inspected, trigger: Trigger | None) -> tuple[Step, ...]:
+def installing(found: Inspected, trigger: Trigger | None) -> tuple[MigrationStep, ...]:
     """The steps to a guarded table. `trigger` None: whatever mode there is stays, and is brought up to date."""
     mode = found.trigger if trigger is None else trigger
     _check_ids(found)
@@ -87,22 +87,24 @@ def installing(found: Inspected, trigger: Trigger | None) -> tuple[Step, ...]:
     )
 
 
-def removing(found: Inspected, keep_ledger: bool) -> tuple[Step, ...]:
+def removing(found: Inspected, keep_ledger: bool) -> tuple[MigrationStep, ...]:
     """The steps back to a table that knows nothing of guards. A ledger that others use stays."""
     steps = list(_triggers(found, ()))
     steps += _without_mark(found, Trigger.NONE)
     if found.names.fence_column in found.columns:
         _check_ours(found)
         drop = f"ALTER TABLE {found.names.sql} DROP COLUMN {quoted(found.names.fence_column)}"
-        steps.append(Step(f"drop the column {found.names.fence_column}", drop))
+        steps.append(MigrationStep(f"drop the column {found.names.fence_column}", drop))
     if not found.ledger:
         return tuple(steps)
     if found.ledger_shared or keep_ledger:
         if found.remembered:
             forget = f"DELETE FROM {found.names.ledger_sql} WHERE place = '{found.names.table}'"
-            steps.append(Step(f"forget the fences of {found.names.shown} in the ledger", forget))
+            steps.append(MigrationStep(f"forget the fences of {found.names.shown} in the ledger", forget))
     else:
-        steps.append(Step("drop the ledger, which no other table uses", f"DROP TABLE {found.names.ledger_sql}"))
+        steps.append(
+            MigrationStep("drop the ledger, which no other table uses", f"DROP TABLE {found.names.ledger_sql}")
+        )
     return tuple(steps)
 
 
@@ -141,12 +143,12 @@ def _check_ids(found: Inspected) -> None:
         raise Misconfigured(f"{names.shown} cannot be guarded by this id: {found.id_problem}")
 
 
-def _column(found: Inspected) -> Iterator[Step]:
+def _column(found: Inspected) -> Iterator[MigrationStep]:
     name = found.names.fence_column
     column = found.columns.get(name)
     if column is None:
         statement = f"ALTER TABLE {found.names.sql} ADD COLUMN {quoted(name)} {FENCE_TYPES[found.engine]}"
-        yield Step(f"add the column {name}; no row has met a fence yet", statement)
+        yield MigrationStep(f"add the column {name}; no row has met a fence yet", statement)
     elif problem := fence_problem(found.engine, name, column):
         raise Misconfigured(f"{found.names.shown} cannot be guarded: {problem}; choose another with --fence-column")
 
@@ -159,26 +161,26 @@ def _check_ours(found: Inspected) -> None:
         raise Misconfigured(f"{found.names.shown}: {problem or f'{name} is part of an index'}; it is not dropped")
 
 
-def _ledger(found: Inspected) -> Iterator[Step]:
+def _ledger(found: Inspected) -> Iterator[MigrationStep]:
     if not found.ledger:
         # The file makes it in the first schema of the search path; here it lies beside the table.
         statement = sql(f"ledger_{found.engine}").replace(f"EXISTS {LEDGER_TABLE}", f"EXISTS {found.names.ledger_sql}")
-        yield Step("make the ledger, which remembers the fences of rows that are deleted", _bare(statement))
+        yield MigrationStep("make the ledger, which remembers the fences of rows that are deleted", _bare(statement))
     elif not {"place", "resource", "fence"} <= set(found.ledger):
         raise Misconfigured(f"there is a table {LEDGER_TABLE} that is not Holdfast's; rename it")
 
 
-def _mark(found: Inspected, mode: Trigger) -> Iterator[Step]:
+def _mark(found: Inspected, mode: Trigger) -> Iterator[MigrationStep]:
     if found.engine == "sqlite" and mode is not Trigger.NONE and not found.mark:
-        yield Step("make the scratch table of the triggers", _bare(sql("mark_sqlite")))
+        yield MigrationStep("make the scratch table of the triggers", _bare(sql("mark_sqlite")))
 
 
-def _without_mark(found: Inspected, mode: Trigger) -> Iterator[Step]:
+def _without_mark(found: Inspected, mode: Trigger) -> Iterator[MigrationStep]:
     if found.engine == "sqlite" and mode is Trigger.NONE and found.mark and not found.mark_shared:
-        yield Step("drop the scratch table of the triggers", f"DROP TABLE {MARK_TABLE}")
+        yield MigrationStep("drop the scratch table of the triggers", f"DROP TABLE {MARK_TABLE}")
 
 
-def _triggers(found: Inspected, wanted: tuple[Part, ...]) -> Iterator[Step]:
+def _triggers(found: Inspected, wanted: tuple[TriggerPart, ...]) -> Iterator[MigrationStep]:
     """Replace all if one of them differs: their order of making is their order of firing in SQLite."""
     there, there_should_be = list(found.parts.items()), [(part.name, part.definition) for part in wanted]
     ordered = found.engine == "sqlite"
@@ -188,20 +190,20 @@ def _triggers(found: Inspected, wanted: tuple[Part, ...]) -> Iterator[Step]:
     yield from _drops(found)
     for function in found.orphans:
         statement = f"DROP FUNCTION IF EXISTS {quoted(found.names.schema or '')}.{quoted(function)}()"
-        yield Step(f"drop the function {function}", statement)
+        yield MigrationStep(f"drop the function {function}", statement)
     for part in wanted:  # on Postgres a trigger is two statements: its function, and the trigger that calls it
         *before, last = part.create
-        yield from (Step(f"make the function of the trigger {part.name}", statement) for statement in before)
-        yield Step(f"make the trigger {part.name}", last)
+        yield from (MigrationStep(f"make the function of the trigger {part.name}", statement) for statement in before)
+        yield MigrationStep(f"make the trigger {part.name}", last)
 
 
-def _drops(found: Inspected) -> Iterator[Step]:
+def _drops(found: Inspected) -> Iterator[MigrationStep]:
     known = {part.name: part.drop for mode in (Trigger.STRICT, Trigger.RISING) for part in found.wanted(mode)}
     where = f" ON {found.names.sql}" if found.engine == "postgres" else ""
     for name in found.parts:
         first, *after = known.get(name, (f"DROP TRIGGER {quoted(name)}{where}",))
-        yield Step(f"drop the trigger {name}", first)
-        yield from (Step(f"drop the function of the trigger {name}", statement) for statement in after)
+        yield MigrationStep(f"drop the trigger {name}", first)
+        yield from (MigrationStep(f"drop the function of the trigger {name}", statement) for statement in after)
 
 
 def _bare(statement: str) -> str:

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 
 from holdfast.errors import BadInput, HoldfastError, Misconfigured, Unavailable
 from holdfast.guards.bearer import Fenced
-from holdfast.guards.install.database import Database, Refusal, Row, only
+from holdfast.guards.install.database import GuardDatabase, Row, TriggerRefusal, only
 from holdfast.guards.install.migration import Column, Inspected
 from holdfast.guards.install.triggers import PREFIX, postgres_definition, postgres_functions
 from holdfast.guards.sql.identifiers import FENCE_COLUMN, LEDGER_TABLE, TableNames
@@ -90,7 +90,7 @@ _SHARED: Final = """
 """
 
 
-class PostgresDatabase:
+class PostgresGuardDatabase:
     """`database.Database` over one psycopg connection."""
 
     engine = "postgres"
@@ -105,7 +105,7 @@ class PostgresDatabase:
         self.shown = redacted(url) if url else f"the database {connection.info.dbname}"
 
     @classmethod
-    def of(cls, connection: object) -> PostgresDatabase:
+    def of(cls, connection: object) -> PostgresGuardDatabase:
         """Over a connection of the caller."""
         if not isinstance(connection, psycopg.Connection):
             raise BadInput(
@@ -114,7 +114,7 @@ class PostgresDatabase:
         return cls(connection)
 
     @classmethod
-    def opened(cls, url: str, patience_s: float = LOCK_TIMEOUT_S) -> PostgresDatabase:
+    def opened(cls, url: str, patience_s: float = LOCK_TIMEOUT_S) -> PostgresGuardDatabase:
         """Connect to `postgresql://…`."""
         scheme, _, rest = url.partition(":")
         place = f"{scheme.partition('+')[0]}:{rest}"
@@ -124,7 +124,7 @@ class PostgresDatabase:
             raise Unavailable(f"{redacted(url)} cannot be reached: {_hidden(url, error)}") from None
 
     def inspect(self, names: TableNames) -> Inspected:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         oid, names = self._found(names)
         columns = {name: Column(*rest) for name, *rest in self.execute(_COLUMNS, {"oid": oid})}
         triggers = {name: rest for name, *rest in self.execute(_TRIGGERS, {"oid": oid})}
@@ -150,7 +150,7 @@ class PostgresDatabase:
         )
 
     def execute(self, statement: str, values: Mapping[str, object] | None = None) -> list[Row]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         with self._connection.cursor(row_factory=tuple_row) as cursor:
             if values:
                 text: Any = _PLACE.sub(r"%(\1)s", statement.replace("%", "%%"))
@@ -162,7 +162,7 @@ class PostgresDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         with self.translating(), self._connection.transaction(), self._patient():
             # No other client changes what several statements read, or a table of the first is gone in the next one.
             self.execute("SELECT pg_advisory_xact_lock_shared(:number)", {"number": _INSTALLERS})
@@ -170,28 +170,28 @@ class PostgresDatabase:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         with self.translating(), self._connection.transaction(), self._patient():
             self.execute("SELECT pg_advisory_xact_lock(:number)", {"number": _INSTALLERS})
             yield
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         with self._connection.transaction(force_rollback=True):
             self._set_patience(f"{round(self._patience_s * 1000)}ms")
             yield
 
-    def refusal(self, error: BaseException) -> Refusal | None:
-        """See `Database`."""
+    def refusal(self, error: BaseException) -> TriggerRefusal | None:
+        """See `GuardDatabase`."""
         if not isinstance(error, psycopg.Error):
             return None
         state = error.sqlstate or ""
         text = (error.diag.message_primary or str(error)).strip()
-        return Refusal(state if state.startswith("HF") else "", text)
+        return TriggerRefusal(state if state.startswith("HF") else "", text)
 
     def guarded(self, names: TableNames) -> AnyGuardedTable[Fenced]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         from holdfast.guards.postgres import GuardedTable
 
         table: AnyGuardedTable[Fenced] = GuardedTable(
@@ -199,14 +199,14 @@ class PostgresDatabase:
         )
         return table
 
-    def elsewhere(self) -> AbstractContextManager[Database] | None:
-        """See `Database`."""
+    def elsewhere(self) -> AbstractContextManager[GuardDatabase] | None:
+        """See `GuardDatabase`."""
         if self._url is None:
             return None
         return closing(self.opened(self._url, IMPATIENT_S))
 
     def close(self) -> None:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         if self._url is not None:
             self._connection.close()
 
@@ -223,7 +223,7 @@ class PostgresDatabase:
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         try:
             yield
         except HoldfastError:

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from holdfast.errors import BadInput, Misconfigured, Unavailable
 from holdfast.guards.bearer import Fenced
-from holdfast.guards.install.database import Database, Refusal, Row, only
+from holdfast.guards.install.database import GuardDatabase, Row, TriggerRefusal, only
 from holdfast.guards.install.migration import Column, Inspected
 from holdfast.guards.install.triggers import MARK_TABLE, PREFIX
 from holdfast.guards.sql.identifiers import FENCE_COLUMN, LEDGER_TABLE, TableNames
@@ -28,7 +28,7 @@ _REFUSED: Final = re.compile(r"holdfast (HF\d{3}): (.*)", re.DOTALL)
 _KINDS: Final = {"view": "is a view", "virtual": "is a virtual table", "shadow": "belongs to a virtual table"}
 
 
-class SqliteDatabase:
+class SqliteGuardDatabase:
     """`database.Database` over one sqlite3 connection."""
 
     engine = "sqlite"
@@ -43,7 +43,7 @@ class SqliteDatabase:
         self.shown = self._path or "a database in memory"
 
     @classmethod
-    def opened(cls, url: str) -> SqliteDatabase:
+    def opened(cls, url: str) -> SqliteGuardDatabase:
         """Open `sqlite:///file.db`, which exists."""
         head = url.partition("?")[0]
         _, mark, rest = head.partition("://")
@@ -53,7 +53,7 @@ class SqliteDatabase:
         return cls._connected(path, BUSY_TIMEOUT_S)
 
     @classmethod
-    def _connected(cls, path: str, timeout_s: float) -> SqliteDatabase:
+    def _connected(cls, path: str, timeout_s: float) -> SqliteGuardDatabase:
         if not Path(path).is_file():
             raise Misconfigured(f"there is no file {path}; a table has to exist before it can be guarded")
         # A file that vanishes meanwhile is not created again.
@@ -65,7 +65,7 @@ class SqliteDatabase:
         return cls(connection, path)
 
     def inspect(self, names: TableNames) -> Inspected:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         if names.schema is not None:
             raise BadInput("table", f"{names.shown!r} has a schema", "name the table alone: SQLite has no schemas")
         self._check_kind(names)
@@ -95,7 +95,7 @@ class SqliteDatabase:
         )
 
     def execute(self, statement: str, values: Mapping[str, object] | None = None) -> list[Row]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         cursor = self._connection.cursor()
         cursor.row_factory = None  # the connection's is the caller's business
         try:
@@ -105,7 +105,7 @@ class SqliteDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         with self.translating():
             if self._connection.in_transaction:
                 yield
@@ -118,33 +118,33 @@ class SqliteDatabase:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         with self.translating(), self._transaction(keep=True):
             yield
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         with self._transaction(keep=False):
             yield
 
-    def refusal(self, error: BaseException) -> Refusal | None:
-        """See `Database`."""
+    def refusal(self, error: BaseException) -> TriggerRefusal | None:
+        """See `GuardDatabase`."""
         if not isinstance(error, sqlite3.Error):
             return None
         found = _REFUSED.search(str(error))
-        return Refusal(found[1], found[2]) if found else Refusal("", str(error))
+        return TriggerRefusal(found[1], found[2]) if found else TriggerRefusal("", str(error))
 
     def guarded(self, names: TableNames) -> GuardedTable[Fenced]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         return GuardedTable(self._connection, names.table, id=names.id_columns, fence_column=names.fence_column)
 
-    def elsewhere(self) -> AbstractContextManager[Database] | None:
-        """See `Database`."""
+    def elsewhere(self) -> AbstractContextManager[GuardDatabase] | None:
+        """See `GuardDatabase`."""
         return closing(self._connected(self._path, 0.0)) if self._path else None
 
     def close(self) -> None:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         if self._ours:
             self._connection.close()
 
@@ -167,7 +167,7 @@ class SqliteDatabase:
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """See `Database`."""
+        """See `GuardDatabase`."""
         try:
             yield
         except sqlite3.Error as error:

@@ -1,7 +1,7 @@
 """The row that `guard check` tries to break, and what can be done to it: through the guard, and around it.
 
-Everything here happens inside `Database.trying`, and is undone. The row is one that exists, or one that is made up from
-the types of the columns; a copy of it in a temporary table lets it be inserted again, whatever its columns hold.
+Everything here happens inside `GuardDatabase.trying`, and is undone. The row is one that exists, or one that is made up
+from the types of the columns; a copy of it in a temporary table lets it be inserted again, whatever its columns hold.
 """
 
 # ruff: noqa: S608 - names are validated and quoted in `names`, values are parameters
@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, HoldfastError
 from holdfast.guards.bearer import CarriedFence, Fenced
-from holdfast.guards.install.database import Database, only
+from holdfast.guards.install.database import GuardDatabase, only
 from holdfast.guards.install.migration import Column, Inspected
 from holdfast.guards.sql.identifiers import quoted
 from holdfast.guards.sql.rows import RowId, ledger_id
@@ -28,18 +28,18 @@ ROOM: Final = 16  # how many fences above those that the row has met are needed
 _SIMPLE: Final = (int, float, str, bytes, type(None))
 
 
-class GotThrough(Exception):
+class AttackSucceeded(Exception):
     """Something that should have been refused was done, or the other way round."""
 
 
-class CannotTry(Exception):
+class AttackImpossible(Exception):
     """This table, or this row, does not let it be tried."""
 
 
 class Target:
     """One row of one table. `low` and `high` are two fences above everything that it has met."""
 
-    def __init__(self, database: Database, found: Inspected) -> None:
+    def __init__(self, database: GuardDatabase, found: Inspected) -> None:
         self.database = database
         self.found = found
         self.names = found.names
@@ -54,7 +54,7 @@ class Target:
         self._where = " AND ".join(f"{quoted(name)} = :id{number}" for number, name in enumerate(self.names.id_columns))
 
     def choose(self) -> None:
-        """Find a row, or make one, and keep a copy of it. `CannotTry` if there is no way."""
+        """Find a row, or make one, and keep a copy of it. `AttackImpossible` if there is no way."""
         ids = ", ".join(map(quoted, self.names.id_columns))
         present = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in self.names.id_columns)
         rows = self.database.execute(f"SELECT {ids} FROM {self.names.sql} WHERE {present} LIMIT 1")
@@ -71,10 +71,10 @@ class Target:
         met = [self.fence(), self._remembered()]
         numbers = [each for each in met if isinstance(each, int)]
         if len(numbers) < len([each for each in met if each is not None]):
-            raise CannotTry(f"the row carries {self.fence()!r}, which is not a fence")
+            raise AttackImpossible(f"the row carries {self.fence()!r}, which is not a fence")
         self.met = max(numbers, default=-1)
         if self.met > FENCE_MAX - ROOM:
-            raise CannotTry(f"the row has met the fence {self.met}, and there is none left above it")
+            raise AttackImpossible(f"the row has met the fence {self.met}, and there is none left above it")
 
     @property
     def low(self) -> int:
@@ -95,7 +95,7 @@ class Target:
         """The fence that the row carries; None also if there is no row."""
         return only(self.execute(f"SELECT {self._fence_name} FROM {self.names.sql} WHERE {self._where}"))
 
-    def execute(self, statement: str, by: Database | None = None, **values: object) -> list[tuple[Any, ...]]:
+    def execute(self, statement: str, by: GuardDatabase | None = None, **values: object) -> list[tuple[Any, ...]]:
         """Run a statement about the row, on our own connection or on another."""
         used = {name: value for name, value in {**self._ids, **values}.items() if f":{name}" in statement}
         return (by or self.database).execute(statement, used)
@@ -122,14 +122,14 @@ class Target:
         for name, value in self.all_values().items():
             if isinstance(value, _SIMPLE):
                 return {name: value}
-        raise CannotTry("the table has no other column that could be written")
+        raise AttackImpossible("the table has no other column that could be written")
 
-    def update(self, assignment: str, by: Database | None = None, **values: object) -> Callable[[], object]:
+    def update(self, assignment: str, by: GuardDatabase | None = None, **values: object) -> Callable[[], object]:
         """A plain UPDATE of the row."""
         statement = f"UPDATE {self.names.sql} SET {assignment} WHERE {self._where}"
         return lambda: self.execute(statement, by, **values)
 
-    def set_fence(self, fence: object, by: Database | None = None) -> Callable[[], object]:
+    def set_fence(self, fence: object, by: GuardDatabase | None = None) -> Callable[[], object]:
         """A plain UPDATE of its fence."""
         return self.update(f"{self._fence_name} = :fence", by, fence=fence)
 
@@ -145,23 +145,23 @@ class Target:
         return lambda: self.execute(statement, fence=fence)
 
     def accepted(self, act: Callable[[], object]) -> None:
-        """Do it; `GotThrough` if the guard or a trigger refuses, `CannotTry` if something else does."""
+        """Do it; `AttackSucceeded` if the guard or a trigger refuses, `AttackImpossible` if something else does."""
         try:
             act()
         except BadInput as error:
-            raise CannotTry(str(error)) from error
+            raise AttackImpossible(str(error)) from error
         except TypeError as error:
-            raise GotThrough(f"the guard cannot compare what the row carries: {error}") from error
+            raise AttackSucceeded(f"the guard cannot compare what the row carries: {error}") from error
         except HoldfastError as error:
-            raise GotThrough(f"refused, though nothing newer was met: {error}") from error
+            raise AttackSucceeded(f"refused, though nothing newer was met: {error}") from error
         except Exception as error:
             refusal = self._refusal(error)
             if refusal:
-                raise GotThrough(f"refused, though nothing newer was met: {refusal}") from error
+                raise AttackSucceeded(f"refused, though nothing newer was met: {refusal}") from error
             raise
 
     def refused(self, act: Callable[[], object]) -> str:
-        """Do it by plain SQL; how a trigger refused. `GotThrough` if it did not."""
+        """Do it by plain SQL; how a trigger refused. `AttackSucceeded` if it did not."""
         try:
             with self.database.trying():
                 act()
@@ -171,10 +171,10 @@ class Target:
             if refusal:
                 return f"refused: {refusal}"
             raise
-        raise GotThrough("done" if carried is None else f"done; the row carries {carried} now")
+        raise AttackSucceeded("done" if carried is None else f"done; the row carries {carried} now")
 
     def fenced_out(self, act: Callable[[], object], seen: int) -> str:
-        """Do it through the guard; how it was refused, and that nothing changed. `GotThrough` if it was not."""
+        """Do it through the guard; how it was refused, and that nothing changed. `AttackSucceeded` if it was not."""
         before = self.fence()
         try:
             with self.database.trying():
@@ -182,17 +182,17 @@ class Target:
                 carried = self.fence()
         except FencedOut as error:
             if (error.seen, self.fence()) != (seen, before):
-                raise GotThrough(f"refused, but for {error.seen} instead of {seen}") from error
+                raise AttackSucceeded(f"refused, but for {error.seen} instead of {seen}") from error
             return f"refused: {error.fence} is below {error.seen}"
         except BadInput as error:
-            raise CannotTry(str(error)) from error
+            raise AttackImpossible(str(error)) from error
         except TypeError as error:
-            raise GotThrough(f"the guard cannot compare what the row carries: {error}") from error
+            raise AttackSucceeded(f"the guard cannot compare what the row carries: {error}") from error
         except Exception as error:
             if refusal := self._refusal(error):
                 return f"refused: {refusal}"
             raise
-        raise GotThrough("done" if carried is None else f"done; the row carries {carried} now")
+        raise AttackSucceeded("done" if carried is None else f"done; the row carries {carried} now")
 
     def changed_id(self) -> Callable[[], object]:
         """A plain UPDATE that gives the row another id."""
@@ -206,12 +206,12 @@ class Target:
         return quoted(self.names.fence_column)
 
     def _refusal(self, error: Exception) -> str:
-        """The text of our trigger's refusal. `CannotTry` if the refusal came from elsewhere."""
+        """The text of our trigger's refusal. `AttackImpossible` if the refusal came from elsewhere."""
         refusal = self.database.refusal(error)
         if refusal is None:
             return ""
         if not refusal.code:
-            raise CannotTry(f"the database says: {refusal.text}") from error
+            raise AttackImpossible(f"the database says: {refusal.text}") from error
         return f"{refusal.code} {refusal.text}"
 
     def _remembered(self) -> Any:
@@ -241,7 +241,7 @@ class Target:
             refusal = self.database.refusal(error)
             if refusal is None:
                 raise
-            raise CannotTry(f"the table is empty, and no row could be made: {refusal.text}") from error
+            raise AttackImpossible(f"the table is empty, and no row could be made: {refusal.text}") from error
         self.made = True
 
 

@@ -41,7 +41,7 @@ class Trigger(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TriggerPart:
     """One trigger: what makes it, what drops it, and how the catalogue of the database describes it."""
 
     name: str
@@ -56,7 +56,9 @@ def mode_of(definitions: Mapping[str, str]) -> Trigger:
     return next((mode for mode in (Trigger.STRICT, Trigger.RISING) if mode in said), Trigger.NONE)
 
 
-def sqlite_parts(names: TableNames, mode: Trigger, other_unique: tuple[tuple[str, ...], ...]) -> tuple[Part, ...]:
+def sqlite_parts(
+    names: TableNames, mode: Trigger, other_unique: tuple[tuple[str, ...], ...]
+) -> tuple[TriggerPart, ...]:
     """The triggers of a SQLite table. `other_unique`: the unique indexes by which REPLACE could remove other rows."""
     words = _words(names, mode) | {
         "mark": MARK_TABLE,
@@ -80,11 +82,11 @@ def sqlite_parts(names: TableNames, mode: Trigger, other_unique: tuple[tuple[str
     for part, template in parts.items():
         text = _filled(template, words)
         name = f"{PREFIX}{names.table}_{part}"
-        result.append(Part(name, (text,), (f"DROP TRIGGER {quoted(name)}",), text))
+        result.append(TriggerPart(name, (text,), (f"DROP TRIGGER {quoted(name)}",), text))
     return tuple(result)
 
 
-def postgres_parts(names: TableNames, mode: Trigger) -> tuple[Part, ...]:
+def postgres_parts(names: TableNames, mode: Trigger) -> tuple[TriggerPart, ...]:
     """The triggers of a Postgres table, with their functions. `names.schema` is known."""
     words = _words(names, mode) | {
         "schema": quoted(names.schema or ""),
@@ -102,7 +104,7 @@ def postgres_parts(names: TableNames, mode: Trigger) -> tuple[Part, ...]:
         text, _, event = text.partition("\n-- trigger: ")
         body = _BODY.search(text)
         result.append(
-            Part(
+            TriggerPart(
                 trigger,
                 (text, f"CREATE TRIGGER {quoted(trigger)} {event} EXECUTE FUNCTION {function}()"),
                 (f"DROP TRIGGER {quoted(trigger)} ON {names.sql}", f"DROP FUNCTION IF EXISTS {function}()"),

@@ -18,9 +18,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.guards.install.attacks import ATTACKS, Attack
-from holdfast.guards.install.database import Database
+from holdfast.guards.install.database import GuardDatabase
 from holdfast.guards.install.migration import Inspected, fence_problem, problems
-from holdfast.guards.install.target import KEY, CannotTry, GotThrough, Target
+from holdfast.guards.install.target import KEY, AttackImpossible, AttackSucceeded, Target
 from holdfast.guards.install.triggers import Trigger
 from holdfast.guards.sql.identifiers import TableNames
 
@@ -33,7 +33,7 @@ _HELD_TO_IT: Final = {
 }
 
 
-class Verdict(StrEnum):
+class AttackVerdict(StrEnum):
     """How an attempt ended."""
 
     HELD = "held"
@@ -43,13 +43,13 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttackOutcome:
     """One attack, and what came of it."""
 
     name: str
     what: str
     happened: str
-    verdict: Verdict
+    verdict: AttackVerdict
 
     def as_dict(self) -> dict[str, str]:
         """For programs."""
@@ -65,20 +65,20 @@ class Proof:
     trigger: Trigger  # what is installed
     expected: Trigger | None
     row: str  # on what it was tried
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttackOutcome, ...]
     problems: tuple[str, ...]  # what is wrong before anything is tried
 
     @property
     def held(self) -> bool:
         """Whether everything holds that is promised, and expected."""
-        return not self.problems and all(each.verdict is not Verdict.BROKEN for each in self.attempts)
+        return not self.problems and all(each.verdict is not AttackVerdict.BROKEN for each in self.attempts)
 
     @property
     def held_to_it(self) -> str:
         """Which clients are held to the guard, if it holds."""
         return _HELD_TO_IT[self.trigger]
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: AttackVerdict) -> int:
         """How many attempts ended so."""
         return sum(each.verdict is verdict for each in self.attempts)
 
@@ -97,7 +97,7 @@ class Proof:
         }
 
 
-def prove(database: Database, names: TableNames, expected: Trigger | None) -> Proof:
+def prove(database: GuardDatabase, names: TableNames, expected: Trigger | None) -> Proof:
     """Inspect, try every attack, undo everything."""
     with database.reading():
         found = database.inspect(names)
@@ -110,7 +110,7 @@ def prove(database: Database, names: TableNames, expected: Trigger | None) -> Pr
         target = Target(database, found)
         try:
             target.choose()
-        except CannotTry as error:
+        except AttackImpossible as error:
             wrong.append(f"nothing could be tried: {error}")
             return _proof(database, found, expected, "", [], wrong)
         shown = "one that was made up, for the table is empty" if target.made else f"{names.shown} {target.row_id}"
@@ -119,11 +119,11 @@ def prove(database: Database, names: TableNames, expected: Trigger | None) -> Pr
 
 
 def _proof(
-    database: Database,
+    database: GuardDatabase,
     found: Inspected,
     expected: Trigger | None,
     row: str,
-    attempts: list[Attempt],
+    attempts: list[AttackOutcome],
     wrong: list[str],
 ) -> Proof:
     return Proof(database.shown, found.names.shown, found.trigger, expected, row, tuple(attempts), tuple(wrong))
@@ -142,21 +142,21 @@ def _problems(found: Inspected, expected: Trigger | None) -> Iterator[str]:
         yield f"expected {expected}, but what is installed is {found.trigger}"
 
 
-def _attempted(target: Target, attack: Attack) -> Attempt:
-    verdict, promised = Verdict.HELD, _ORDER.index(attack.promised_by) <= _ORDER.index(target.found.trigger)
+def _attempted(target: Target, attack: Attack) -> AttackOutcome:
+    verdict, promised = AttackVerdict.HELD, _ORDER.index(attack.promised_by) <= _ORDER.index(target.found.trigger)
     try:
         with target.database.trying():
             happened = attack.attempt(target)
-    except CannotTry as error:
-        verdict, happened = Verdict.UNTRIED, str(error)
-    except GotThrough as error:
-        verdict, happened = (Verdict.BROKEN if promised else Verdict.OPEN), str(error)
+    except AttackImpossible as error:
+        verdict, happened = AttackVerdict.UNTRIED, str(error)
+    except AttackSucceeded as error:
+        verdict, happened = (AttackVerdict.BROKEN if promised else AttackVerdict.OPEN), str(error)
     except Exception as error:
         refusal = target.database.refusal(error)
         if refusal is None:
             raise
-        verdict, happened = Verdict.UNTRIED, f"the database says: {refusal.text}"
-    return Attempt(attack.name, attack.what, happened, verdict)
+        verdict, happened = AttackVerdict.UNTRIED, f"the database says: {refusal.text}"
+    return AttackOutcome(attack.name, attack.what, happened, verdict)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from holdfast.guards.admission import Admission
 from holdfast.guards.bearer import Fenced
 from holdfast.guards.messaging.outbox_message import drafted
 from holdfast.guards.messaging.outbox_store import OutboxStore, definitions, step
-from holdfast.guards.sql.statements import Query
+from holdfast.guards.sql.statements import SqlQuery
 from holdfast.types import check_key
 
 _PREPARING: Final = 0x686F6C64666173  # "holdfas": an advisory lock, for IF NOT EXISTS does not cover two at one moment
@@ -74,6 +74,6 @@ async def prepared(store: OutboxStore) -> None:
     """Make the tables, if they are not there."""
     async with store.transaction():
         if store.dialect == "postgres":
-            await store.run(Query("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _PREPARING}))
+            await store.run(SqlQuery("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _PREPARING}))
         for statement in definitions(store.dialect):
-            await store.run(Query(statement, {}))
+            await store.run(SqlQuery(statement, {}))

@@ -33,7 +33,7 @@ class OutboxMessage:
     last_error: str | None = None
 
 
-class Draft(NamedTuple):
+class OutboxDraft(NamedTuple):
     """What is to be put into the outbox, checked."""
 
     topic: str
@@ -41,7 +41,7 @@ class Draft(NamedTuple):
     headers: str  # JSON
 
 
-def drafted(topic: object, body: object, headers: object) -> Draft:
+def drafted(topic: object, body: object, headers: object) -> OutboxDraft:
     """What was given, as it is stored, or `BadInput`."""
     if not isinstance(topic, str) or not topic or not topic.isprintable():
         raise BadInput("topic", f"{topic!r} is not a topic", "give the name of a topic, subject or queue")
@@ -52,7 +52,7 @@ def drafted(topic: object, body: object, headers: object) -> Draft:
         if name.lower() in _KEPT:
             raise BadInput("headers", f"{name!r} is set by the outbox", "leave it out")
     try:
-        return Draft(topic, _content(body), json.dumps(checked, ensure_ascii=True))
+        return OutboxDraft(topic, _content(body), json.dumps(checked, ensure_ascii=True))
     except UnicodeEncodeError as error:
         raise BadInput("body", f"cannot be sent as UTF-8 ({error.reason})", "encode it yourself") from None
 

@@ -22,7 +22,7 @@ from holdfast.guards.sql.psycopg_driver import (
     errors,
     is_idle,
 )
-from holdfast.guards.sql.statements import Query
+from holdfast.guards.sql.statements import SqlQuery
 
 
 class _PostgresOutboxStore(ABC):
@@ -32,9 +32,9 @@ class _PostgresOutboxStore(ABC):
     def transaction(self) -> AbstractAsyncContextManager[object]: ...
 
     @abstractmethod
-    async def _fetch(self, query: Query) -> Rows: ...
+    async def _fetch(self, query: SqlQuery) -> Rows: ...
 
-    async def run(self, query: Query) -> Rows:
+    async def run(self, query: SqlQuery) -> Rows:
         """See `OutboxStore`."""
         try:
             return await self._fetch(query)
@@ -68,7 +68,7 @@ class BlockingOutboxStore(_PostgresOutboxStore):
         with self._connection.transaction():
             yield
 
-    async def _fetch(self, query: Query) -> Rows:
+    async def _fetch(self, query: SqlQuery) -> Rows:
         with Cursor(self._connection, row_factory=dict_row) as cursor:
             cursor.execute(query.text, query.values or None)
             return cursor.fetchall() if cursor.description else []
@@ -99,7 +99,7 @@ class AwaitedOutboxStore(_PostgresOutboxStore):
         async with self._connection.transaction():
             yield
 
-    async def _fetch(self, query: Query) -> Rows:
+    async def _fetch(self, query: SqlQuery) -> Rows:
         async with AsyncCursor(self._connection, row_factory=dict_row) as cursor:
             await cursor.execute(query.text, query.values or None)
             return await cursor.fetchall() if cursor.description else []

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from holdfast.errors import BadInput, Misconfigured, Unavailable
 from holdfast.guards.settings import sql
-from holdfast.guards.sql.statements import Query
+from holdfast.guards.sql.statements import SqlQuery
 
 Rows: TypeAlias = list[dict[str, Any]]
 
@@ -45,7 +45,7 @@ class OutboxStore(Protocol):
         """One transaction around the block; a savepoint if one is open."""
         ...
 
-    async def run(self, query: Query) -> Rows:
+    async def run(self, query: SqlQuery) -> Rows:
         """Run one statement and return the rows that it brings."""
         ...
 
@@ -66,9 +66,9 @@ class OutboxStore(Protocol):
         ...
 
 
-def step(dialect: str, name: str, **values: Any) -> Query:
+def step(dialect: str, name: str, **values: Any) -> SqlQuery:
     """The statement of this name, with its values."""
-    return Query(_statements(dialect)[name], values)
+    return SqlQuery(_statements(dialect)[name], values)
 
 
 @cache
@@ -121,7 +121,7 @@ class SqliteOutboxStore:
                     execute(undo)
             raise
 
-    async def run(self, query: Query) -> Rows:
+    async def run(self, query: SqlQuery) -> Rows:
         """See `OutboxStore`."""
         cursor = self._connection.cursor()
         cursor.row_factory = None  # the connection's own is the caller's business

@@ -16,8 +16,8 @@ from holdfast.guards.redis.fence_keys import PREFIX, FenceNames
 from holdfast.guards.redis.key_view import NOTHING, Content
 from holdfast.guards.redis.pubsub import GuardedMessage, check_message, opened, sealed
 from holdfast.guards.redis.replies import outcome, text
-from holdfast.guards.redis.script_runner import Calls, Word
-from holdfast.guards.redis.scripts import Script
+from holdfast.guards.redis.script_runner import ScriptRunner, Word
+from holdfast.guards.redis.scripts import GuardScript
 from holdfast.stores.redis.lock_value import milliseconds
 from holdfast.types import MS, NS, Duration, duration_ns
 
@@ -41,7 +41,7 @@ class KeySettings(TypedDict, total=False):
 class KeyFlow:
     """The steps on the guarded keys of one server or cluster. Blocking and awaited facades drive the same one."""
 
-    def __init__(self, calls: Calls, settings: KeySettings, allow_degraded: bool) -> None:
+    def __init__(self, calls: ScriptRunner, settings: KeySettings, allow_degraded: bool) -> None:
         if unknown := sorted(set(settings) - set(KeySettings.__annotations__)):
             known = ", ".join(KeySettings.__annotations__)
             raise BadInput(unknown[0], "is not a setting of guarded keys", f"there is {known}, allow_degraded")
@@ -128,12 +128,14 @@ class KeyFlow:
         self._channels.entered(presented, answered)
         return found
 
-    async def _write(self, lease: Bearer, key: str, rule: Rule, script: Script, words: Sequence[Word]) -> Sequence[Any]:
+    async def _write(
+        self, lease: Bearer, key: str, rule: Rule, script: GuardScript, words: Sequence[Word]
+    ) -> Sequence[Any]:
         presented, answered = await self._step(lease, key, rule, script, words)
         return self._keys.written(presented, answered)
 
     async def _step(
-        self, lease: Bearer, key: str, rule: Rule, script: Script, words: Sequence[Word]
+        self, lease: Bearer, key: str, rule: Rule, script: GuardScript, words: Sequence[Word]
     ) -> tuple[Presented, Outcome[Sequence[Any]]]:
         fence = self._fence_of(key)
         resource = _shown(key)

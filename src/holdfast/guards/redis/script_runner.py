@@ -14,7 +14,7 @@ from holdfast.errors import BadInput
 from holdfast.guards.redis.driver import PIPELINES, TROUBLE, Redis, RedisCluster, awaited
 from holdfast.guards.redis.driver import trouble as theirs
 from holdfast.guards.redis.replies import explained
-from holdfast.guards.redis.scripts import Script
+from holdfast.guards.redis.scripts import GuardScript
 
 Word: TypeAlias = bytes | str
 
@@ -25,10 +25,10 @@ _WANTED = {
 }
 
 
-class Calls(Protocol):
+class ScriptRunner(Protocol):
     """One colour of running scripts."""
 
-    async def run(self, script: Script, keys: Sequence[bytes], words: Sequence[Word]) -> Any:
+    async def run(self, script: GuardScript, keys: Sequence[bytes], words: Sequence[Word]) -> Any:
         """Run a script and return its reply."""
         ...
 
@@ -49,7 +49,7 @@ class _Coded:
         self._encoder = client.get_encoder()
 
     def encoded(self, field: str, value: object) -> bytes:
-        """See `Calls`."""
+        """See `ScriptRunner`."""
         try:
             return bytes(self._encoder.encode(value))
         except theirs.DataError:
@@ -60,15 +60,15 @@ class _Coded:
             raise BadInput(field, "has characters that cannot be encoded", "remove them, or give bytes") from None
 
     def decoded(self, value: bytes) -> Any:
-        """See `Calls`."""
+        """See `ScriptRunner`."""
         return self._encoder.decode(value)
 
 
-class BlockingCalls(_Coded):
-    """`Calls` of a blocking client. Its methods never suspend."""
+class SyncScriptRunner(_Coded):
+    """`ScriptRunner` of a blocking client. Its methods never suspend."""
 
-    async def run(self, script: Script, keys: Sequence[bytes], words: Sequence[Word]) -> Any:
-        """See `Calls`."""
+    async def run(self, script: GuardScript, keys: Sequence[bytes], words: Sequence[Word]) -> Any:
+        """See `ScriptRunner`."""
         execute = self._client.execute_command
         try:
             try:
@@ -79,11 +79,11 @@ class BlockingCalls(_Coded):
             raise explained(error, self._client) from error
 
 
-class AwaitedCalls(_Coded):
-    """`Calls` of an asyncio client."""
+class AsyncScriptRunner(_Coded):
+    """`ScriptRunner` of an asyncio client."""
 
-    async def run(self, script: Script, keys: Sequence[bytes], words: Sequence[Word]) -> Any:
-        """See `Calls`."""
+    async def run(self, script: GuardScript, keys: Sequence[bytes], words: Sequence[Word]) -> Any:
+        """See `ScriptRunner`."""
         execute = self._client.execute_command
         try:
             try:
@@ -94,13 +94,13 @@ class AwaitedCalls(_Coded):
             raise explained(error, self._client) from error
 
 
-def calls_of(client: object, *, blocking: bool | None = None) -> Calls:
+def calls_of(client: object, *, blocking: bool | None = None) -> ScriptRunner:
     """The calls of a client, or `BadInput` if it is not one, or not of the colour that is asked for."""
     if isinstance(client, PIPELINES):
         raise BadInput("client", "a pipeline collects commands", "give the client: a step is decided by its answer")
     if isinstance(client, Redis | RedisCluster) and blocking is not False:
-        return BlockingCalls(client)
+        return SyncScriptRunner(client)
     if isinstance(client, awaited.Redis | awaited.RedisCluster) and blocking is not True:
-        return AwaitedCalls(client)
+        return AsyncScriptRunner(client)
     kind = f"{type(client).__module__}.{type(client).__qualname__}"
     raise BadInput("client", f"{kind} is not a client that can be used here", f"give a {_WANTED[blocking]}")

@@ -16,7 +16,7 @@ def _read(name: str) -> str:
 _JUDGE: Final = _read("judge")
 
 
-class Script:
+class GuardScript:
     """One Lua file, behind the rule that all of them begin with."""
 
     __slots__ = ("body", "name", "sha")
@@ -27,11 +27,11 @@ class Script:
         self.sha = hashlib.sha1(self.body.encode(), usedforsecurity=False).hexdigest()
 
 
-ENTER: Final = Script("enter")
-SET: Final = Script("set")
-HSET: Final = Script("hset")
-HDEL: Final = Script("hdel")
-DELETE: Final = Script("delete")
-PUBLISH: Final = Script("publish")
-NOTE: Final = Script("note")
-SEEN: Final = Script("seen")
+ENTER: Final = GuardScript("enter")
+SET: Final = GuardScript("set")
+HSET: Final = GuardScript("hset")
+HDEL: Final = GuardScript("hdel")
+DELETE: Final = GuardScript("delete")
+PUBLISH: Final = GuardScript("publish")
+NOTE: Final = GuardScript("note")
+SEEN: Final = GuardScript("seen")

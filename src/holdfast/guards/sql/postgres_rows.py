@@ -21,11 +21,11 @@ from holdfast.errors import BadInput, Misconfigured
 from holdfast.guards.sql.identifiers import LEDGER_TABLE, TableNames
 from holdfast.guards.sql.psycopg_driver import AsyncConnection, Connection, Error, Int8, errors
 from holdfast.guards.sql.rows import Found, RowId, Values, ledger_id
-from holdfast.guards.sql.statements import Query, TableStatements, pyformat
+from holdfast.guards.sql.statements import SqlQuery, TableStatements, pyformat
 
 # As the first statement of a transaction of ours: the connection, the role or the server may have another default.
-FOLLOW: Final = Query("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
-ISOLATION: Final = Query("SELECT current_setting('transaction_isolation') AS level", {})
+FOLLOW: Final = SqlQuery("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
+ISOLATION: Final = SqlQuery("SELECT current_setting('transaction_isolation') AS level", {})
 
 
 class PostgresRows(ABC):
@@ -41,7 +41,7 @@ class PostgresRows(ABC):
         """See `RowStore`."""
 
     @abstractmethod
-    async def _fetch(self, query: Query) -> Found | None:
+    async def _fetch(self, query: SqlQuery) -> Found | None:
         """Run one statement, committed alone unless a transaction is open, and return the row that it found."""
 
     async def sees_commits(self) -> bool:
@@ -90,7 +90,7 @@ class PostgresRows(ABC):
         """See `RowStore`."""
         await self._run(self._statements.forget(row))
 
-    async def _by_id(self, query: Query) -> Found | None:
+    async def _by_id(self, query: SqlQuery) -> Found | None:
         """A statement that takes nothing from the caller but the id: a value that Postgres cannot read is that."""
         try:
             return await self._run(query)
@@ -99,9 +99,9 @@ class PostgresRows(ABC):
                 "row_id", f"Postgres cannot read it ({_message(error)})", "give an id of the column's type"
             ) from error
 
-    async def _run(self, query: Query) -> Found | None:
+    async def _run(self, query: SqlQuery) -> Found | None:
         try:
-            return await self._fetch(Query(query.text, _bound(query.values)))
+            return await self._fetch(SqlQuery(query.text, _bound(query.values)))
         except (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidColumnReference) as error:
             raise _explained(error, self._names) from error
 

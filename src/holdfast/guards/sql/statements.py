@@ -19,7 +19,7 @@ Place = Callable[[str], str]
 MADE_AT: Final = "CURRENT_TIMESTAMP"
 
 
-class Query(NamedTuple):
+class SqlQuery(NamedTuple):
     """One statement and its values."""
 
     text: str
@@ -53,23 +53,23 @@ class TableStatements:
         }
         self._entry = f"place = {place('place')} AND resource = {place('resource')}"
 
-    def look(self, row: RowId) -> Query:
+    def look(self, row: RowId) -> SqlQuery:
         """Read the fence of a row."""
-        return Query(f"SELECT {self._fence} FROM {self._names.sql} WHERE {self._where}", self._ids(row))
+        return SqlQuery(f"SELECT {self._fence} FROM {self._names.sql} WHERE {self._where}", self._ids(row))
 
-    def read(self, row: RowId) -> Query:
+    def read(self, row: RowId) -> SqlQuery:
         """Read a row."""
-        return Query(f"SELECT * FROM {self._names.sql} WHERE {self._where}", self._ids(row))
+        return SqlQuery(f"SELECT * FROM {self._names.sql} WHERE {self._where}", self._ids(row))
 
-    def stamp(self, row: RowId, fence: int, rule: Rule) -> Query:
+    def stamp(self, row: RowId, fence: int, rule: Rule) -> SqlQuery:
         """Set the fence of a row if the rule holds."""
         text = (
             f"UPDATE {self._names.sql} SET {self._fence} = {self._place('fence')} "
             f"WHERE {self._where}{self._rules[rule]} RETURNING *"
         )
-        return Query(text, {**self._ids(row), "fence": fence})
+        return SqlQuery(text, {**self._ids(row), "fence": fence})
 
-    def change(self, row: RowId, fence: int | None, rule: Rule, values: Mapping[str, Any]) -> Query:
+    def change(self, row: RowId, fence: int | None, rule: Rule, values: Mapping[str, Any]) -> SqlQuery:
         """Set values and fence if the rule holds."""
         columns = [f"{quoted(column)} = {place}" for column, place in zip(values, self._places(values), strict=True)]
         if rule is not Rule.NONE:
@@ -77,9 +77,9 @@ class TableStatements:
         if self._names.updated_column is not None:
             columns.append(f"{quoted(self._names.updated_column)} = {MADE_AT}")
         text = f"UPDATE {self._names.sql} SET {', '.join(columns)} WHERE {self._where}{self._rules[rule]} RETURNING *"
-        return Query(text, {**self._ids(row), **_numbered(values), **({} if fence is None else {"fence": fence})})
+        return SqlQuery(text, {**self._ids(row), **_numbered(values), **({} if fence is None else {"fence": fence})})
 
-    def make(self, row: RowId, fence: int | None, values: Mapping[str, Any]) -> Query:
+    def make(self, row: RowId, fence: int | None, values: Mapping[str, Any]) -> SqlQuery:
         """Insert a row, unless there is one."""
         columns = [*self._names.id_columns, *values, self._names.fence_column]
         ids = [self._place(f"id{number}") for number, _ in enumerate(self._names.id_columns)]
@@ -91,35 +91,35 @@ class TableStatements:
             f"INSERT INTO {self._names.sql} ({_listed(columns)}) VALUES ({', '.join(places)}) "
             f"ON CONFLICT ({_listed(self._names.id_columns)}) DO NOTHING RETURNING *"
         )
-        return Query(text, {**self._ids(row), **_numbered(values), "fence": fence})
+        return SqlQuery(text, {**self._ids(row), **_numbered(values), "fence": fence})
 
-    def drop(self, row: RowId, fence: int | None, rule: Rule) -> Query:
+    def drop(self, row: RowId, fence: int | None, rule: Rule) -> SqlQuery:
         """Delete a row if the rule holds."""
         text = f"DELETE FROM {self._names.sql} WHERE {self._where}{self._rules[rule]} RETURNING *"
-        return Query(text, {**self._ids(row), **({} if fence is None else {"fence": fence})})
+        return SqlQuery(text, {**self._ids(row), **({} if fence is None else {"fence": fence})})
 
-    def noted(self, row: RowId) -> Query:
+    def noted(self, row: RowId) -> SqlQuery:
         """Read the ledger entry of a row."""
-        return Query(f"SELECT fence FROM {self._names.ledger_sql} WHERE {self._entry}", self._ledger(row))
+        return SqlQuery(f"SELECT fence FROM {self._names.ledger_sql} WHERE {self._entry}", self._ledger(row))
 
-    def note(self, row: RowId, fence: int, rule: Rule) -> Query:
+    def note(self, row: RowId, fence: int, rule: Rule) -> SqlQuery:
         """Raise the ledger entry of a row, and hold it."""
         ledger, place = self._names.ledger_sql, self._place
         values = {**self._ledger(row), "fence": fence}
         if rule is Rule.EXACTLY:
             text = f"UPDATE {ledger} SET fence = {place('fence')} WHERE {self._entry} AND fence = {place('fence')} "
-            return Query(text + "RETURNING fence", values)
+            return SqlQuery(text + "RETURNING fence", values)
         text = (
             f"INSERT INTO {ledger} AS entry (place, resource, fence) "
             f"VALUES ({place('place')}, {place('resource')}, {place('fence')}) ON CONFLICT (place, resource) "
             f"DO UPDATE SET fence = excluded.fence, seen_at = {MADE_AT} WHERE entry.fence <= excluded.fence "
             "RETURNING fence"
         )
-        return Query(text, values)
+        return SqlQuery(text, values)
 
-    def forget(self, row: RowId) -> Query:
+    def forget(self, row: RowId) -> SqlQuery:
         """Delete the ledger entry of a row."""
-        return Query(f"DELETE FROM {self._names.ledger_sql} WHERE {self._entry}", self._ledger(row))
+        return SqlQuery(f"DELETE FROM {self._names.ledger_sql} WHERE {self._entry}", self._ledger(row))
 
     def _ids(self, row: RowId) -> dict[str, Any]:
         parts = row if isinstance(row, tuple) else (row,)

@@ -37,16 +37,16 @@ from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.settings import TableSettings
 from holdfast.guards.sql.rows import Found, RowId, check_row_id
 from holdfast.guards.sql.table_flow import TableFlow
-from holdfast.guards.sqlalchemy.reservations import Change, hold, hold_place, hold_to_delete
+from holdfast.guards.sqlalchemy.reservations import RowChange, hold, hold_place, hold_to_delete
 from holdfast.guards.sqlalchemy.rows import SqlalchemyRows
-from holdfast.guards.sqlalchemy.schema import Described, described_table
+from holdfast.guards.sqlalchemy.schema import GuardedSchema, described_table
 from holdfast.guards.sqlalchemy.session_events import (
     FENCE_ATTRIBUTE,
     OURS,
-    Entered,
+    EnteredSection,
     Guarded,
     Place,
-    Watch,
+    SessionGuards,
     outside_a_section,
     place,
 )
@@ -61,7 +61,7 @@ INSTANCE: Final = "instance"  # what an entered row is found under
 class EntityRows(SqlalchemyRows):
     """`rows.RowStore` whose reads bring instances: `{"instance": …}` instead of columns."""
 
-    def __init__(self, session: Session, entity: type[Any], about: Described) -> None:
+    def __init__(self, session: Session, entity: type[Any], about: GuardedSchema) -> None:
         super().__init__(session, about)
         self._session = session
         self._entity = entity
@@ -92,7 +92,7 @@ class EntityFlow(TableFlow):
         self._sql = EntityRows(session, self.mapper.base_mapper.class_, about)
         super().__init__(self._sql, about.names, about.admission)
 
-    async def open(self, lease: Bearer, row_id: RowId) -> tuple[Any, Entered | None]:
+    async def open(self, lease: Bearer, row_id: RowId) -> tuple[Any, EnteredSection | None]:
         """Begin a section: register the fence and read. The instance or None, and the section that this one covers."""
         row = check_row_id(row_id, self.names.id_columns)
         known = self._known(row)
@@ -108,14 +108,14 @@ class EntityFlow(TableFlow):
             )
         if instance is None and known is not None and known in self.session:
             self.session.expunge(known)  # another client deleted it; a new one can be added in its place
-        sections = Watch.of(self.session).sections
+        sections = SessionGuards.of(self.session).sections
         before = sections.get(self._place(row))
-        sections[self._place(row)] = Entered(self, lease, row)
+        sections[self._place(row)] = EnteredSection(self, lease, row)
         return instance, before
 
-    def close(self, row_id: RowId, before: Entered | None) -> None:
+    def close(self, row_id: RowId, before: EnteredSection | None) -> None:
         """End a section: what is changed from now on is refused."""
-        sections = Watch.of(self.session).sections
+        sections = SessionGuards.of(self.session).sections
         if before is None:
             sections.pop(self._place(row_id), None)
         else:
@@ -125,13 +125,13 @@ class EntityFlow(TableFlow):
         """Before a flush: see that the lease is still held. Nothing is locked for a holder that is sent away here."""
         return await self._admit(lease, row, Rule.EXACTLY)
 
-    async def reserve(self, presented: Presented, row: RowId, change: Change) -> dict[str, Any]:
+    async def reserve(self, presented: Presented, row: RowId, change: RowChange) -> dict[str, Any]:
         """Then: see that the row is still ours, and hold it. Returns the attributes that the guard keeps."""
         fence, rule = presented.fence, presented.rule
-        if change is Change.INSERT:
+        if change is RowChange.INSERT:
             place = await hold_place(self._sql, row, fence, rule)
             return {FENCE_ATTRIBUTE: self.admission.written(presented, place)}
-        outcome = await (hold if change is Change.UPDATE else hold_to_delete)(self._sql, row, fence, rule)
+        outcome = await (hold if change is RowChange.UPDATE else hold_to_delete)(self._sql, row, fence, rule)
         found = self.admission.written(presented, outcome)
         kept = (self.names.fence_column, self.names.updated_column)
         return {self._attribute(column): found[column] for column in kept if column is not None and column in found}

@@ -14,7 +14,7 @@ from holdfast.guards.sql import rows as steps
 from holdfast.guards.sql.rows import Found, RowId, RowStore
 
 
-class Change(StrEnum):
+class RowChange(StrEnum):
     """What a flush is about to do to a row."""
 
     INSERT = "insert"

@@ -28,7 +28,7 @@ from holdfast.guards.settings import TableSettings
 from holdfast.guards.sql.identifiers import LEDGER_TABLE
 from holdfast.guards.sql.rows import Found, RowId, Values, ledger_id
 from holdfast.guards.sql.table_flow import TableFlow
-from holdfast.guards.sqlalchemy.schema import Described, columns_shown, described_table, ledger_table
+from holdfast.guards.sqlalchemy.schema import GuardedSchema, columns_shown, described_table, ledger_table
 
 _INSERTS: Final[Mapping[str, Callable[[sa.Table], Any]]] = {
     "sqlite": sqlite.insert,
@@ -39,7 +39,7 @@ _INSERTS: Final[Mapping[str, Callable[[sa.Table], Any]]] = {
 class SqlalchemyRows:
     """`rows.RowStore` over one SQLAlchemy connection or session. Its methods never suspend."""
 
-    def __init__(self, source: sa.Connection | Session, about: Described) -> None:
+    def __init__(self, source: sa.Connection | Session, about: GuardedSchema) -> None:
         table, names = about.table, about.names
         self._source = source
         self._table = table

@@ -90,7 +90,7 @@ def table_of(table: object) -> tuple[sa.Table, tuple[str, ...]]:
     return table, tuple(str(column.key) for column in table.primary_key)
 
 
-class Described(NamedTuple):
+class GuardedSchema(NamedTuple):
     """A guarded table: what it is, how its columns are called, who is let in, on which kind of database."""
 
     table: sa.Table
@@ -101,7 +101,7 @@ class Described(NamedTuple):
 
 def described_table(
     source: sa.Connection | Session, table: object, settings: TableSettings, allow_degraded: bool
-) -> Described:
+) -> GuardedSchema:
     """Everything about a guarded table, or the error that says what is wrong with it."""
     found, ids = table_of(table)
     if not ids and "id" not in settings:
@@ -110,4 +110,4 @@ def described_table(
     names, admission = described("sqlalchemy", found.fullname, named, allow_degraded)
     check_columns(found, names)
     bind = source.get_bind(clause=found) if isinstance(source, Session) else source
-    return Described(found, names, admission, check_dialect(bind.dialect))
+    return GuardedSchema(found, names, admission, check_dialect(bind.dialect))

@@ -25,7 +25,7 @@ from holdfast.errors import BadInput, Unfenced
 from holdfast.guards.admission import Presented
 from holdfast.guards.bearer import Bearer
 from holdfast.guards.sql.rows import RowId, ledger_id
-from holdfast.guards.sqlalchemy.reservations import Change
+from holdfast.guards.sqlalchemy.reservations import RowChange
 from holdfast.guards.sqlalchemy.schema import FENCE_MARK
 from holdfast.runtime.run_sync import run_now
 
@@ -53,7 +53,7 @@ class Guarded:
         return mapped_column(sa.BigInteger(), nullable=True)
 
 
-class Entered(NamedTuple):
+class EnteredSection(NamedTuple):
     """A section that is under way: which guard, which lease, which row."""
 
     flow: EntityFlow
@@ -61,19 +61,19 @@ class Entered(NamedTuple):
     row: RowId
 
 
-class Watch:
+class SessionGuards:
     """What the guards know about one session. Belongs to it, and is as little thread-safe."""
 
     def __init__(self) -> None:
-        self.sections: dict[Place, Entered] = {}
+        self.sections: dict[Place, EnteredSection] = {}
         self.open = 0  # how many `unguarded` blocks are under way
         self._cleared: set[Place] = set()  # by the flush that is under way
-        self._made: list[Entered] = []
+        self._made: list[EnteredSection] = []
 
     @classmethod
-    def of(cls, session: Session | AsyncSession) -> Watch:
+    def of(cls, session: Session | AsyncSession) -> SessionGuards:
         """The watch of a session."""
-        found: Watch = session.info.setdefault("holdfast.watch", cls())
+        found: SessionGuards = session.info.setdefault("holdfast.watch", cls())
         return found
 
     def before_flush(self, session: Session) -> None:
@@ -111,20 +111,20 @@ class Watch:
         if not self.open and place_of(instance) not in self._cleared:
             raise outside_a_section(instance, "is changed by the flush itself, without having been entered")
 
-    def _section(self, place: Place, change: Change, instance: Guarded) -> Entered:
+    def _section(self, place: Place, change: RowChange, instance: Guarded) -> EnteredSection:
         found = self.sections.get(place)
         if found is None:
             raise outside_a_section(instance, f"is about to be written ({change}) outside a section")
         return found
 
-    def _clear(self, entered: Entered, presented: Presented, change: Change, instance: Guarded) -> None:
+    def _clear(self, entered: EnteredSection, presented: Presented, change: RowChange, instance: Guarded) -> None:
         kept = run_now(entered.flow.reserve(presented, entered.row, change))
         for name, value in kept.items():
-            if change is Change.INSERT:
+            if change is RowChange.INSERT:
                 setattr(instance, name, value)  # to be sent
             else:
                 set_committed_value(instance, name, value)  # sent already
-        if change is Change.INSERT:
+        if change is RowChange.INSERT:
             self._made.append(entered)
 
 
@@ -135,7 +135,7 @@ def unguarded(session: Session | AsyncSession) -> Iterator[None]:
     Nothing is checked in the block, a newer holder's work can be overwritten, and what is deleted leaves no memory.
     Flush or commit before it ends.
     """
-    watch = Watch.of(session)
+    watch = SessionGuards.of(session)
     watch.open += 1
     try:
         yield
@@ -161,21 +161,21 @@ def place(mapper: Mapper[Any], identity: tuple[Any, ...]) -> Place:
     return table, ledger_id(identity if len(identity) > 1 else identity[0])
 
 
-def _changes(session: Session) -> Iterable[tuple[Change, Guarded, Place]]:
+def _changes(session: Session) -> Iterable[tuple[RowChange, Guarded, Place]]:
     """What a flush would do to guarded rows. A row that is deleted and added again is changed, and comes last."""
     gone = {}
     for instance in session.deleted:
         if isinstance(instance, Guarded):
             gone[place_of(instance)] = instance
-            yield Change.DELETE, instance, place_of(instance)
+            yield RowChange.DELETE, instance, place_of(instance)
     for instance in session.dirty:
         if isinstance(instance, Guarded) and session.is_modified(instance, include_collections=False):
             _check_kept(instance)
-            yield Change.UPDATE, instance, place_of(instance)
+            yield RowChange.UPDATE, instance, place_of(instance)
     for instance in session.new:
         if isinstance(instance, Guarded):
             found = place_of(instance)
-            yield (Change.UPDATE if found in gone else Change.INSERT), instance, found
+            yield (RowChange.UPDATE if found in gone else RowChange.INSERT), instance, found
 
 
 def _check_kept(instance: Guarded) -> None:
@@ -210,11 +210,11 @@ def _shown(instance: Guarded) -> str:
 
 
 def _before_flush(session: Session, _context: object, _instances: object) -> None:
-    Watch.of(session).before_flush(session)
+    SessionGuards.of(session).before_flush(session)
 
 
 def _after_flush(session: Session, _context: object) -> None:
-    Watch.of(session).after_flush()
+    SessionGuards.of(session).after_flush()
 
 
 def _before_statement(state: ORMExecuteState) -> None:
@@ -225,7 +225,7 @@ def _before_statement(state: ORMExecuteState) -> None:
     marked = table is not None and any(FENCE_MARK in column.info for column in table.columns)
     if not marked and (mapper is None or not issubclass(mapper.class_, Guarded)):
         return
-    if not Watch.of(state.session).open:
+    if not SessionGuards.of(state.session).open:
         name = getattr(table, "name", "a guarded table")
         raise Unfenced(
             f"a statement that writes {name} as a whole carries no fence; nothing was sent. Write row by row in a "
@@ -236,14 +236,14 @@ def _before_statement(state: ORMExecuteState) -> None:
 def _before_write(_mapper: object, _connection: object, instance: Guarded) -> None:
     session = object_session(instance)
     if session is not None:
-        Watch.of(session).before_write(instance)
+        SessionGuards.of(session).before_write(instance)
 
 
 def _before_update(_mapper: object, _connection: object, instance: Guarded) -> None:
     session = object_session(instance)
     # Called for whatever was touched, also where no column has changed and nothing will be sent.
     if session is not None and session.is_modified(instance, include_collections=False):
-        Watch.of(session).before_write(instance)
+        SessionGuards.of(session).before_write(instance)
 
 
 def _mapped(mapper: Mapper[Any], _class: object) -> None:

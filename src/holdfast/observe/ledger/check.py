@@ -19,9 +19,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.history.holds import Hold, lost
+from holdfast.core.history.holds import HoldInterval, lost
 from holdfast.core.history.invariants import Violation, check
-from holdfast.observe.ledger.prefilter import Part, Survey, fetch, survey
+from holdfast.observe.ledger.prefilter import ColumnSurvey, FilePart, fetch, survey
 from holdfast.observe.ledger.reader import Findings, Wanted, files_by_process
 from holdfast.runtime.process_pool import cores, spread
 
@@ -31,20 +31,20 @@ PROCESSES_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LedgerVerdict:
     """What was found in a ledger."""
 
     records: int
     grants: int
     keys: int  # that were granted
     violations: list[Violation]
-    losses: list[Hold]
+    losses: list[HoldInterval]
     findings: Findings
 
 
 def check_files(
     path: str | os.PathLike[str], wanted: Wanted | None = None, skew_ns: int = 0, processes: int | None = None
-) -> Verdict:
+) -> LedgerVerdict:
     """Check a ledger (a directory) or one file. `processes`: as many as pay, if not given."""
     files = list(chain.from_iterable(files_by_process(Path(path))))
     with _without_collecting():
@@ -52,34 +52,34 @@ def check_files(
         records = fetch(files, found.places(found.suspects()), found.findings)
         violations = check(records, skew_ns)
         losses = lost(records)
-    return Verdict(len(found), found.grants, found.keys_granted(), violations, losses, found.findings)
+    return LedgerVerdict(len(found), found.grants, found.keys_granted(), violations, losses, found.findings)
 
 
-def _surveyed(files: Sequence[Path], wanted: Wanted | None, processes: int | None) -> Survey:
+def _surveyed(files: Sequence[Path], wanted: Wanted | None, processes: int | None) -> ColumnSurvey:
     sizes = [_size(file) for file in files]
     if processes is None:
         processes = min(cores(), PROCESSES_MAX) if sum(sizes) >= _WORTH_BYTES else 1
-    found = Survey()
+    found = ColumnSurvey()
     for each in spread(_survey, _parts(files, sizes, wanted, processes), processes):
         found.add(each)
     return found
 
 
-def _survey(part: Part) -> Survey:
+def _survey(part: FilePart) -> ColumnSurvey:
     with _without_collecting():
         return survey(part)
 
 
-def _parts(files: Sequence[Path], sizes: Sequence[int], wanted: Wanted | None, processes: int) -> list[Part]:
+def _parts(files: Sequence[Path], sizes: Sequence[int], wanted: Wanted | None, processes: int) -> list[FilePart]:
     """The files in their order, in parts of about the same size."""
     many = processes * _PARTS_EACH if processes > 1 else 1
     enough = sum(sizes) / many
-    parts: list[Part] = []
+    parts: list[FilePart] = []
     first = size = 0
     for number, each in enumerate(sizes, 1):
         size += each
         if size >= enough or number == len(files):
-            parts.append(Part(tuple(files[first:number]), first, wanted))
+            parts.append(FilePart(tuple(files[first:number]), first, wanted))
             first, size = number, 0
     return parts
 

@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from sys import intern
 from typing import Any, Final
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 
 LINE_BYTES_MAX: Final = 128 * 1024
 TEXT_CHARS_MAX: Final = 1_000
@@ -27,7 +27,7 @@ _BITS: Final = 63  # besides the sign
 REMARK: Final = b'{"ledger":'
 _SUM: Final = b',"crc":"'
 _SUM_BYTES: Final = len(_SUM) + 8 + 2  # with the digits, the quote and the brace
-_KINDS: Final = {str(kind): kind for kind in Kind}
+_KINDS: Final = {str(kind): kind for kind in EventKind}
 _DEFAULTS: Final = {each.name: each.default for each in fields(Record) if each.default is not MISSING}
 _NAMES: Final = tuple(each.name for each in fields(Record))
 _TEXTS: Final = ("key", "family", "owner", "detail", "resource")
@@ -36,7 +36,7 @@ _NUMBERS: Final = ("fence", "began_ns", "until_ns", "value", "based_on")
 _encoder = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False, default=str)
 _decoder = json.JSONDecoder()
 _quoted = json.encoder.encode_basestring_ascii
-_OFTEN: Final = frozenset({Kind.GRANTED, Kind.RELEASED})
+_OFTEN: Final = frozenset({EventKind.GRANTED, EventKind.RELEASED})
 
 
 class Damaged(ValueError):

@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from holdfast.core.history import prefilter
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.observe.ledger.codec import LINE_BYTES_MAX, Damaged, Remark, parse_block
 from holdfast.observe.ledger.reader import TOO_LONG, Block, Findings, Wanted, blocks, met, sums_in
 
 _BLOCK_BYTES: Final = 256 * 1024
 _FETCHED_AT_ONCE: Final = 256
 _PLACE_BITS: Final = 43  # of a byte in its file; above them is the number of the file
-_GRANTS: Final = frozenset({Kind.GRANTED, Kind.PROMOTED, Kind.HANDED})
+_GRANTS: Final = frozenset({EventKind.GRANTED, EventKind.PROMOTED, EventKind.HANDED})
 
 # A moment between 2001 and 2255 has nineteen digits; so two of them compare as texts as they do as numbers.
 _MOMENT: Final = rb"[1-8][0-9]{18}"
@@ -53,7 +53,7 @@ _MEANINGS: Final = bytes.maketrans(b"gr", bytes((prefilter.GRANT, prefilter.END)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """Some of the files of a ledger."""
 
     files: tuple[Path, ...]
@@ -70,13 +70,13 @@ class _Numbers(dict[bytes, int]):
 
 
 @dataclass(slots=True)
-class Survey:
+class ColumnSurvey:
     """What is known of the files after a first look: of each record a little, in columns."""
 
     findings: Findings = field(default_factory=Findings)
     keys: _Numbers = field(default_factory=_Numbers)
     granted: set[int] = field(default_factory=set)  # keys with a grant that is not a usual one
-    kinds: set[Kind] = field(default_factory=set)  # besides those of the usual lines
+    kinds: set[EventKind] = field(default_factory=set)  # besides those of the usual lines
     grants: int = 0
     at_ns: array[int] = field(default_factory=lambda: array("q"))
     fence: array[int] = field(default_factory=lambda: array("q"))
@@ -88,7 +88,7 @@ class Survey:
         """How many records were asked for and are there."""
         return len(self.meaning)
 
-    def add(self, others: Survey) -> None:
+    def add(self, others: ColumnSurvey) -> None:
         """What is known of files that come after these."""
         numbers = [self.keys[key] for key in others.keys]
         self.findings.add(others.findings)
@@ -120,9 +120,9 @@ class Survey:
         return sorted(chosen)
 
 
-def survey(part: Part) -> Survey:
+def survey(part: FilePart) -> ColumnSurvey:
     """Look at these files."""
-    found = Survey()
+    found = ColumnSurvey()
     found.findings.files = len(part.files)
     for number, file in enumerate(part.files, part.first):
         sums = sums_in(file)
@@ -134,7 +134,7 @@ def survey(part: Part) -> Survey:
     return found
 
 
-def _without_its_head(found: Survey, file: Path, block: Block) -> Block:
+def _without_its_head(found: ColumnSurvey, file: Path, block: Block) -> Block:
     found.findings.skip(str(file), block.number, TOO_LONG)
     head = block.text.index(b"\n") + 1
     return Block(block.place + head, block.number + 1, block.text[head:], headless=False)
@@ -143,7 +143,7 @@ def _without_its_head(found: Survey, file: Path, block: Block) -> Block:
 _Line: TypeAlias = tuple[int, int, bytes]  # its number, its place, and itself without its end
 
 
-def _look(found: Survey, block: Block, first: int, wanted: Wanted | None) -> list[_Line]:
+def _look(found: ColumnSurvey, block: Block, first: int, wanted: Wanted | None) -> list[_Line]:
     """Take in the usual lines of a block that begins at this place, and return the others.
 
     Column by column, and not line by line: a few steps of Python for each of millions of lines are what takes time.
@@ -204,7 +204,9 @@ def _each_line(block: Block, first: int) -> list[_Line]:
     return list(zip(count(block.number), places, raws, strict=False))
 
 
-def _look_closer(found: Survey, file: Path, unusual: Sequence[_Line], wanted: Wanted | None, *, sums: bool) -> None:
+def _look_closer(
+    found: ColumnSurvey, file: Path, unusual: Sequence[_Line], wanted: Wanted | None, *, sums: bool
+) -> None:
     """Take in lines that are not the usual ones: other records, remarks, damage, and what other programs write."""
     fitting = [raw for _, _, raw in unusual if 0 < len(raw) <= LINE_BYTES_MAX]
     entries = iter(parse_block(fitting, sums=sums))
@@ -221,7 +223,7 @@ def _look_closer(found: Survey, file: Path, unusual: Sequence[_Line], wanted: Wa
                 met(found.findings, file, number, entry)
 
 
-def _take(found: Survey, place: int, record: Record) -> None:
+def _take(found: ColumnSurvey, place: int, record: Record) -> None:
     number = found.keys[record.key.encode("utf-8", "surrogatepass")]  # of a usual line these are the same bytes
     found.kinds.add(record.kind)
     if record.kind in _GRANTS:
@@ -235,7 +237,7 @@ def _take(found: Survey, place: int, record: Record) -> None:
 
 
 def fetch(files: Sequence[Path], places: Iterable[int], findings: Findings) -> list[Record]:
-    """The records at these places (`Survey.places`) of all files of a ledger.
+    """The records at these places (`ColumnSurvey.places`) of all files of a ledger.
 
     A ledger that is in use may lose its oldest file in between. That is said, and what was in it is missing.
     """

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.observe.ledger.codec import Remark, line
@@ -50,20 +50,20 @@ SUFFIX: Final = ".jsonl"
 
 _RARE: Final = frozenset(
     {
-        Kind.LOST,
-        Kind.FORCED,
-        Kind.POLICY,
-        Kind.WRITE,
-        Kind.DUPLICATE,
-        Kind.FELL_BACK,
-        Kind.EXERCISED,
-        Kind.PROMOTED,
-        Kind.DENIED,
+        EventKind.LOST,
+        EventKind.FORCED,
+        EventKind.POLICY,
+        EventKind.WRITE,
+        EventKind.DUPLICATE,
+        EventKind.FELL_BACK,
+        EventKind.EXERCISED,
+        EventKind.PROMOTED,
+        EventKind.DENIED,
     }
 )
 AUDITED: Final = _RARE | {
-    *(Kind.GRANTED, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LET_GO),
-    *(Kind.UNCONFIRMED, Kind.FAILED, Kind.COMPENSATED),
+    *(EventKind.GRANTED, EventKind.RELEASED, EventKind.RELEASE_REFUSED, EventKind.RELEASE_FAILED, EventKind.LET_GO),
+    *(EventKind.UNCONFIRMED, EventKind.FAILED, EventKind.COMPENSATED),
 }
 
 
@@ -131,9 +131,9 @@ class Ledger:
     def note(self, record: Record) -> None:
         """Record an event. Returns immediately."""
         kind = record.kind
-        if self._everything or (kind in AUDITED and not (kind is Kind.WRITE and record.ok)):
+        if self._everything or (kind in AUDITED and not (kind is EventKind.WRITE and record.ok)):
             self._background_writer.put(record, rare=kind in _RARE)
-        elif kind is Kind.READ and not record.ok:
+        elif kind is EventKind.READ and not record.ok:
             self._background_writer.put(record, rare=True)
 
     def statistics(self) -> LedgerStatistics:

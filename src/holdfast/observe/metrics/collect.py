@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from holdfast.errors import BadInput
 from holdfast.guards.refusals import REFUSALS
-from holdfast.observe.metrics.samples import Sample, samples, together
+from holdfast.observe.metrics.samples import MetricSample, samples, together
 from holdfast.observe.metrics.table import MetricKind
 from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.lock_statistics import of_locks
@@ -41,8 +41,8 @@ class LocksCollection:
     def __init__(self) -> None:
         self._mutex = Mutex()
         self._members: dict[LeaseManager, frozenset[str]] = {}
-        self._left: dict[weakref.ref[LeaseManager], list[Sample]] = {}  # of those that may come back
-        self._rest: list[Sample] = []
+        self._left: dict[weakref.ref[LeaseManager], list[MetricSample]] = {}  # of those that may come back
+        self._rest: list[MetricSample] = []
 
     def add(self, manager: LeaseManager, families: Iterable[str]) -> bool:
         """Read this one too. False: it was among them; the families are now known beforehand as well."""
@@ -62,7 +62,7 @@ class LocksCollection:
             self._left[weakref.ref(manager)] = counted
         return True
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[MetricSample]:
         """What all of them say now, and the guards of this process."""
         with self._mutex:
             members = list(self._members.items())
@@ -88,5 +88,5 @@ def families_of(families: object) -> tuple[str, ...]:
     return tuple(check_label("families", each) for each in families)
 
 
-def _of(manager: LeaseManager, families: Iterable[str]) -> Iterator[Sample]:
+def _of(manager: LeaseManager, families: Iterable[str]) -> Iterator[MetricSample]:
     return samples(of_locks(manager, families, manager.policy.current()))

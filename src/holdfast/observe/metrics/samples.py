@@ -13,7 +13,7 @@ from holdfast.core.metric_reading import Number, Reading
 from holdfast.observe.metrics.table import TABLE, Metric
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One number of a metric."""
 
     metric: Metric
@@ -21,7 +21,7 @@ class Sample(NamedTuple):
     value: float | Histogram  # a histogram is in nanoseconds
 
 
-def samples(readings: Iterable[Reading]) -> Iterator[Sample]:
+def samples(readings: Iterable[Reading]) -> Iterator[MetricSample]:
     """The numbers of all metrics that the readings have. What a source does not know has no sample."""
     for reading in readings:
         for metric in _OF.get(reading.source, ()):
@@ -29,12 +29,12 @@ def samples(readings: Iterable[Reading]) -> Iterator[Sample]:
             if isinstance(value, Mapping):
                 yield from _by_kind(metric, reading.labels, value)
             elif value is not None:
-                yield Sample(metric, reading.labels, _scaled(metric, value))
+                yield MetricSample(metric, reading.labels, _scaled(metric, value))
 
 
-def together(found: Iterable[Sample]) -> list[Sample]:
+def together(found: Iterable[MetricSample]) -> list[MetricSample]:
     """One sample for each metric and its labels, of what several sources say: the sum, or the worst of them."""
-    sums: dict[tuple[Metric, tuple[str, ...]], Sample] = {}
+    sums: dict[tuple[Metric, tuple[str, ...]], MetricSample] = {}
     for each in found:
         key = each.metric, tuple(each.labels[label] for label in each.metric.labels)
         before = sums.get(key)
@@ -51,12 +51,14 @@ def markdown() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
-def _by_kind(metric: Metric, labels: Mapping[str, str], counts: Mapping[Any, Number | Histogram]) -> Iterator[Sample]:
+def _by_kind(
+    metric: Metric, labels: Mapping[str, str], counts: Mapping[Any, Number | Histogram]
+) -> Iterator[MetricSample]:
     own = tuple(label for label in metric.labels if label not in labels)
     for kind, value in counts.items():
         names = kind if isinstance(kind, tuple) else (kind,)
         given = {label: str(name) for label, name in zip(own, names, strict=True)}
-        yield Sample(metric, {**labels, **given}, _scaled(metric, value))
+        yield MetricSample(metric, {**labels, **given}, _scaled(metric, value))
 
 
 def _both(metric: Metric, one: float | Histogram, other: float | Histogram) -> float | Histogram:

@@ -21,11 +21,11 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from holdfast import __version__
-from holdfast.core.histogram import LADDER_NS, Histogram, Measure, Outcome
+from holdfast.core.histogram import LADDER_NS, Histogram, Measure, MeasuredOutcome
 from holdfast.core.name_prefixes import DEFAULT, check_metric_prefix
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe.metrics.collect import SOURCES, HasManager, LocksCollection, families_of, manager_of
-from holdfast.observe.metrics.samples import Sample
+from holdfast.observe.metrics.samples import MetricSample
 from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
 from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.thread_runtime import Mutex
@@ -106,7 +106,7 @@ class _Instruments:
         self._gathering = LocksCollection()
         self._recorders: dict[LeaseManager, _Recorder] = {}
         self._histograms: dict[Measure, api.Histogram] = {}
-        self._read: dict[Metric, list[Sample]] = {}
+        self._read: dict[Metric, list[MetricSample]] = {}
         self._told: set[Metric] = set()
         meter = provider.get_meter("holdfast", __version__)
         for metric in TABLE:
@@ -158,7 +158,7 @@ class _Recorder:
         self._label = manager.recorder.label
         self._histograms = histograms
 
-    def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+    def measured(self, measure: Measure, family: str, outcome: MeasuredOutcome, ns: int) -> None:
         attributes = {} if measure is Measure.LEFT else {"outcome": str(outcome)}
         if family:
             attributes["family"] = self._label(family)

@@ -20,7 +20,7 @@ from holdfast import __version__
 from holdfast.core.histogram import Histogram
 from holdfast.core.name_prefixes import DEFAULT
 from holdfast.observe.metrics.collect import SOURCES
-from holdfast.observe.metrics.samples import Sample
+from holdfast.observe.metrics.samples import MetricSample
 from holdfast.observe.metrics.table import Metric, MetricKind
 from holdfast.observe.otel import BOUNDS, name_of, unit_of
 from holdfast.types import NS
@@ -30,10 +30,10 @@ _CUMULATIVE: Final = sdk.AggregationTemporality.CUMULATIVE
 
 
 def data_of(
-    found: Iterable[Sample], resource: Resource, since_ns: int, now_ns: int, prefix: str = DEFAULT
+    found: Iterable[MetricSample], resource: Resource, since_ns: int, now_ns: int, prefix: str = DEFAULT
 ) -> sdk.MetricsData:
     """The samples of one moment, counted since `since_ns`. Each metric and its labels may be there once."""
-    members: dict[Metric, list[Sample]] = {}
+    members: dict[Metric, list[MetricSample]] = {}
     for sample in found:
         members.setdefault(sample.metric, []).append(sample)
     metrics = [
@@ -43,7 +43,7 @@ def data_of(
     return sdk.MetricsData([sdk.ResourceMetrics(resource, [sdk.ScopeMetrics(_SCOPE, metrics, "")], "")])
 
 
-def _data(metric: Metric, found: Sequence[Sample], since_ns: int, now_ns: int) -> sdk.DataT:
+def _data(metric: Metric, found: Sequence[MetricSample], since_ns: int, now_ns: int) -> sdk.DataT:
     if metric.kind is MetricKind.HISTOGRAM:
         spread = [_spread(each, each.value, since_ns, now_ns) for each in found if isinstance(each.value, Histogram)]
         return sdk.Histogram(spread, _CUMULATIVE)
@@ -65,7 +65,7 @@ def _adds_up(metric: Metric) -> bool:
     return metric.source in SOURCES and not metric.worst
 
 
-def _spread(sample: Sample, value: Histogram, since_ns: int, now_ns: int) -> sdk.HistogramDataPoint:
+def _spread(sample: MetricSample, value: Histogram, since_ns: int, now_ns: int) -> sdk.HistogramDataPoint:
     unknown: float = None  # type: ignore[assignment]  # the least and the largest are optional in the protocol
     return sdk.HistogramDataPoint(
         attributes=dict(sample.labels),

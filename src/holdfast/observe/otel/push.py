@@ -30,7 +30,7 @@ from holdfast.core.metric_reading import Reading
 from holdfast.core.name_prefixes import DEFAULT
 from holdfast.core.ports import Clock
 from holdfast.flows.log import Trouble
-from holdfast.observe.metrics.samples import Sample, samples, together
+from holdfast.observe.metrics.samples import MetricSample, samples, together
 from holdfast.observe.otel.exporters import INTERVAL_S, exporters_of, interval_of, this_resource
 from holdfast.observe.otel.points import data_of
 from holdfast.plane.settings.sections import OtelSettings
@@ -43,11 +43,11 @@ _log: Final = logging.getLogger("holdfast.observe")
 
 
 class _Moment(NamedTuple):
-    found: Sequence[Sample]
+    found: Sequence[MetricSample]
     now_ns: int
 
 
-class Sending:
+class MetricPush:
     """Sends what a process counts, every `interval` seconds, from the caller's loop."""
 
     def __init__(
@@ -83,13 +83,13 @@ class Sending:
 
 
 @contextmanager
-def opened(settings: OtelSettings, prefix: str = DEFAULT) -> Iterator[Sending | None]:
+def opened(settings: OtelSettings, prefix: str = DEFAULT) -> Iterator[MetricPush | None]:
     """Make it as the settings and the `OTEL_*` variables want it, for as long as the block runs. None: not wanted."""
     exporters = exporters_of(settings)
     if not exporters:
         yield None
         return
-    sending = Sending(exporters, interval_of(settings), prefix=prefix)
+    sending = MetricPush(exporters, interval_of(settings), prefix=prefix)
     try:
         yield sending
     finally:

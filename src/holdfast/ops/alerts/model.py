@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.core.name_prefixes import Names
+from holdfast.core.name_prefixes import NamePrefixes
 
 RUNBOOKS: Final = "docs/runbooks.md"
 
@@ -64,7 +64,7 @@ class Recording:
     expression: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def under(self, names: Names) -> Recording:
+    def under(self, names: NamePrefixes) -> Recording:
         """The recording with the prefixes of `names`."""
         return replace(self, name=names.spelled(self.name), expression=names.spelled(self.expression))
 
@@ -88,7 +88,7 @@ class Alert:
     hold_s: float = 0.0  # how long the expression must hold
     labels: Mapping[str, str] = field(default_factory=dict)  # distinguish alerts of the same name
 
-    def under(self, names: Names) -> Alert:
+    def under(self, names: NamePrefixes) -> Alert:
         """The alert with the prefixes of `names`. The alert name itself has no prefix."""
         return replace(
             self,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from holdfast.core.name_prefixes import Names
+from holdfast.core.name_prefixes import NamePrefixes
 from holdfast.ops.dashboard.panels import COLUMNS, Panel, Row
 from holdfast.ops.dashboard.promql import series
 from holdfast.ops.dashboard.sections.contention import contention
@@ -97,7 +97,7 @@ def rows(settings: Settings) -> tuple[Row, ...]:
     return tuple(replace(row, panels=tuple(panel.under(names) for panel in row.panels)) for row in found)
 
 
-def marks(names: Names) -> list[Mark]:
+def marks(names: NamePrefixes) -> list[Mark]:
     """The annotations across the panels, with the prefixes of `names`."""
     return [mark._replace(expression=names.spelled(mark.expression), text=names.spelled(mark.text)) for mark in MARKS]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from holdfast.core.name_prefixes import Names
+from holdfast.core.name_prefixes import NamePrefixes
 from holdfast.ops.dashboard.promql import Query
 
 COLUMNS: Final = 24  # of Grafana's grid
@@ -93,7 +93,7 @@ class Panel:
     stacked: bool = False
     top: float | None = None  # the end of the scale
 
-    def under(self, names: Names) -> Panel:
+    def under(self, names: NamePrefixes) -> Panel:
         """The panel with the prefixes of `names`."""
         queries = tuple(query._replace(expression=names.spelled(query.expression)) for query in self.queries)
         return replace(self, text=names.spelled(self.text), queries=queries)

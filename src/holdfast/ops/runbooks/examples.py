@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.errors import BadInput
 from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.ops.runbooks.books.before_ttl_change import TimingFact
@@ -131,7 +131,7 @@ def _not_owned() -> Report:
         Loss(f"holdfast:scheduler:job:{job}", "scheduler.job", _B, 1000 + job, AT_NS - job, Cause.PAUSE, why)
         for job in range(31, 38)
     )
-    counts = {str(Kind.GRANTED): 96, str(Kind.LOST): 7}
+    counts = {str(EventKind.GRANTED): 96, str(EventKind.LOST): 7}
     lost = {"scheduler.job expired": 0.008}
     oldest = held_lock("holdfast:scheduler:job:40")
     return report_of(

@@ -13,8 +13,8 @@ from typing import Final
 from holdfast.core.histogram import LADDER_NS, NOTHING, Histogram
 from holdfast.core.lease.timing import Timing, drift_ns
 from holdfast.core.tuning.contention import Contention
-from holdfast.core.tuning.percentiles import ENOUGH, Figure, Spread, of_counts, shown
-from holdfast.core.tuning.ttl import Evidence
+from holdfast.core.tuning.percentiles import ENOUGH, SourcedDuration, Spread, of_counts, shown
+from holdfast.core.tuning.ttl import FamilyEvidence
 
 RENEWED_LATE: Final = "a late renewal"
 
@@ -28,9 +28,9 @@ class Gathered:
     left: dict[str, Histogram] = field(default_factory=dict)  # time left at renewals
     requests: Spread | None = None  # answered requests to the store
     unanswered: int = 0
-    tail: Figure | None = None  # as a process reports it
-    pauses: list[Figure] = field(default_factory=list)
-    ticks: dict[str, Figure] = field(default_factory=dict)  # the longest of each loop
+    tail: SourcedDuration | None = None  # as a process reports it
+    pauses: list[SourcedDuration] = field(default_factory=list)
+    ticks: dict[str, SourcedDuration] = field(default_factory=dict)  # the longest of each loop
     lost: dict[str, int] = field(default_factory=dict)  # leases that ended before they were released, by family
     contention: Mapping[str, Contention] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -50,7 +50,9 @@ def spreads(counts: Mapping[tuple[str, str], Histogram], noun: str, source: str)
     return {key: of_counts(each, f"{noun} ({source})") for key, each in counts.items() if each.number}
 
 
-def evidence(gathered: Gathered, family: str, *, renewed: bool, present: Timing | None, loop: str | None) -> Evidence:
+def evidence(
+    gathered: Gathered, family: str, *, renewed: bool, present: Timing | None, loop: str | None
+) -> FamilyEvidence:
     """The evidence about one family. `present`: the times in effect.
 
     `loop`: the loop that takes the lock; without renewal it is held for a whole tick.
@@ -63,7 +65,7 @@ def evidence(gathered: Gathered, family: str, *, renewed: bool, present: Timing 
     if renewed and present is not None:
         late = lateness(gathered.left.get(family, NOTHING), present.ttl_ns, present.renew_every_ns)
         pauses += () if late is None else (late,)
-    return Evidence(
+    return FamilyEvidence(
         family,
         renewed,
         hold=hold,
@@ -76,7 +78,7 @@ def evidence(gathered: Gathered, family: str, *, renewed: bool, present: Timing 
     )
 
 
-def lateness(left: Histogram, ttl_ns: int, every_ns: int) -> Figure | None:
+def lateness(left: Histogram, ttl_ns: int, every_ns: int) -> SourcedDuration | None:
     """How late the latest renewal was confirmed, from the time left at renewals. None: unknown.
 
     A timely renewal leaves the whole TTL but one interval. Values in the same bucket as that are indistinguishable
@@ -88,7 +90,7 @@ def lateness(left: Histogram, ttl_ns: int, every_ns: int) -> Figure | None:
         return None
     least = LADDER_NS[place - 1] if place else 0
     span = f"between {shown(least)} and {shown(LADDER_NS[place])} were left of {shown(ttl_ns)}"
-    return Figure(usual - least, f"{RENEWED_LATE}: {span}, one of {left.number:,}")
+    return SourcedDuration(usual - least, f"{RENEWED_LATE}: {span}, one of {left.number:,}")
 
 
 def too_few(number: int, what: str, family: str = "") -> str:
@@ -97,7 +99,7 @@ def too_few(number: int, what: str, family: str = "") -> str:
     return f"not enough data: {number:,} {what}{of}, at least {ENOUGH} are needed for a p99"
 
 
-def _hold(gathered: Gathered, family: str) -> tuple[Figure | None, str]:
+def _hold(gathered: Gathered, family: str) -> tuple[SourcedDuration | None, str]:
     """The p99 of the job class with the longest, of those with enough; else of all together."""
     found = gathered.classes(family)
     enough = {name: each for name, each in found.items() if each.enough}
@@ -111,14 +113,14 @@ def _hold(gathered: Gathered, family: str) -> tuple[Figure | None, str]:
     return (figure._replace(source=f"{figure.source}, job class {name}") if name else figure), ""
 
 
-def _tail(gathered: Gathered) -> tuple[Figure | None, str]:
+def _tail(gathered: Gathered) -> tuple[SourcedDuration | None, str]:
     requests = gathered.requests
     if requests is None or not requests.enough:
         return None, too_few(0 if requests is None else requests.number, "requests to the store")
     if requests.exact:
-        seen = Figure(requests.longest_ns, f"the slowest of {requests.number:,} {requests.source}")
+        seen = SourcedDuration(requests.longest_ns, f"the slowest of {requests.number:,} {requests.source}")
     else:
         top = next((bound for bound in LADDER_NS if requests.beyond(bound) * 1000 <= requests.number), LADDER_NS[-1])
-        seen = Figure(top, f"99.9 % of {requests.number:,} {requests.source} took at most that long")
+        seen = SourcedDuration(top, f"99.9 % of {requests.number:,} {requests.source} took at most that long")
     told = gathered.tail
     return (told if told is not None and told.ns > seen.ns else seen), ""

@@ -11,15 +11,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.timing import TTL_MAX_NS
 from holdfast.core.tuning.contention import ContentionReader
-from holdfast.core.tuning.percentiles import Figure, of_durations
+from holdfast.core.tuning.percentiles import SourcedDuration, of_durations
 from holdfast.observe.ledger.reader import Findings, Wanted, read
 from holdfast.ops.tuning.evidence import Gathered
 from holdfast.ops.tuning.metrics import FALSE_REASONS
 
-_ENDS: Final = frozenset({Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LOST})
+_ENDS: Final = frozenset({EventKind.RELEASED, EventKind.RELEASE_REFUSED, EventKind.RELEASE_FAILED, EventKind.LOST})
 _PAUSES: Final = {
     "keeper_lag_ns": "the renewer was late",
     "starved_ns": "the process did not run",
@@ -43,17 +43,17 @@ class _Reading:
     def note(self, record: Record) -> None:
         """Add one record."""
         kind, fence = record.kind, record.fence
-        if kind is Kind.GRANTED and fence is not None:
+        if kind is EventKind.GRANTED and fence is not None:
             self._open[record.key, fence] = record.family, record.at_ns
             if record.began_ns is not None:
                 self._keep(self.trips, record.at_ns - record.began_ns)
-        elif kind is Kind.UNCONFIRMED:
+        elif kind is EventKind.UNCONFIRMED:
             self.unanswered += 1
         elif kind in _ENDS and fence is not None:
             begun = self._open.pop((record.key, fence), None)
             if begun is not None:
                 self._keep(self.holds[begun[0]], record.at_ns - begun[1])
-            if kind is Kind.LOST:
+            if kind is EventKind.LOST:
                 self._autopsy(record)
 
     def _autopsy(self, record: Record) -> None:
@@ -89,7 +89,9 @@ def read_history(path: Path, *, family: str | None = None, since_ns: int | None 
         found.requests = of_durations(reading.trips, f"grants, from request to answer ({path.name})")
     found.unanswered = reading.unanswered
     found.lost = dict(reading.lost)
-    found.pauses = [Figure(ns, f"{_PAUSES[name]}, by the autopsy of a loss") for name, ns in reading.pauses.items()]
+    found.pauses = [
+        SourcedDuration(ns, f"{_PAUSES[name]}, by the autopsy of a loss") for name, ns in reading.pauses.items()
+    ]
     if reading.strange:
         found.remarks.append(f"{reading.strange:,} durations in {path.name} were impossible and skipped")
     return found, findings

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.histogram import LADDER_NS, NOTHING, Histogram, Outcome
+from holdfast.core.histogram import LADDER_NS, NOTHING, Histogram, MeasuredOutcome
 from holdfast.core.name_prefixes import DEFAULT
-from holdfast.core.tuning.percentiles import Figure, of_counts
+from holdfast.core.tuning.percentiles import SourcedDuration, of_counts
 from holdfast.errors import Misconfigured
 from holdfast.observe.metrics.table import TABLE
 from holdfast.ops.http_client import ask
@@ -141,7 +141,7 @@ def _fill(found: Gathered, buckets: Mapping[str, Mapping[tuple[str, ...], Mappin
             counts = counts_of(cumulative)
             if metric == LEFT:
                 found.left[key[0]] = found.left.get(key[0], NOTHING).plus(counts)
-            elif metric == RENEWALS and key[0] == Outcome.ANSWERED:
+            elif metric == RENEWALS and key[0] == MeasuredOutcome.ANSWERED:
                 found.requests = of_counts(counts, f"renewals ({source})")
             elif metric == RENEWALS:
                 found.unanswered += counts.number
@@ -168,15 +168,17 @@ def _key(metric: str, labels: Mapping[str, str]) -> tuple[str, ...] | None:
 def _single(found: Gathered, each: Sample, source: str) -> None:
     labels: Mapping[str, Any] = each.labels
     if each.name == TAIL:
-        told = Figure(round(each.value * NS), f"the slowest renewals lately ({source})")
+        told = SourcedDuration(round(each.value * NS), f"the slowest renewals lately ({source})")
         found.tail = told if found.tail is None or told.ns > found.tail.ns else found.tail
     elif each.name in PAUSES and each.value > 0:
-        found.pauses.append(Figure(round(each.value * NS), f"{PAUSES[each.name]} ({source})"))
+        found.pauses.append(SourcedDuration(round(each.value * NS), f"{PAUSES[each.name]} ({source})"))
     elif each.name == TICK and each.value > 0:
         loop = labels.get("loop", "")
         before = found.ticks.get(loop)
         if before is None or before.ns < each.value * NS:
-            found.ticks[loop] = Figure(round(each.value * NS), f"the longest tick of the {loop} loop ({source})")
+            found.ticks[loop] = SourcedDuration(
+                round(each.value * NS), f"the longest tick of the {loop} loop ({source})"
+            )
     elif each.name == LOST and labels.get("reason") in FALSE_REASONS:
         family = labels.get("family", "")
         found.lost[family] = found.lost.get(family, 0) + round(each.value)

@@ -16,7 +16,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from holdfast.core.name_prefixes import DEFAULT, Names
+from holdfast.core.name_prefixes import DEFAULT, NamePrefixes
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.ops.http_client import TIMEOUT_S, ask, check_url
 from holdfast.ops.tuning.evidence import Gathered
@@ -34,7 +34,7 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 def queries(window: str, match: Mapping[str, str] | None = None, prefix: str = DEFAULT) -> dict[str, str]:
     """The queries, by the name of the sample that the answer becomes."""
-    names = Names(metrics=prefix)
+    names = NamePrefixes(metrics=prefix)
     chosen = "{" + ", ".join(f'{name}="{value}"' for name, value in match.items()) + "}" if match else ""
     asked = {
         f"{metric}_bucket": f"sum by (le, {', '.join(labels)}) (increase({metric}_bucket{chosen}[{window}]))"

@@ -14,7 +14,7 @@ from holdfast.core.tuning.drift import Disagreement, disagreements
 from holdfast.core.tuning.explain import mechanisms, sentences
 from holdfast.core.tuning.percentiles import Spread, shown
 from holdfast.core.tuning.retry import Replayed, guardrails, replay
-from holdfast.core.tuning.ttl import Evidence, Recommendation, bears, recommend
+from holdfast.core.tuning.ttl import FamilyEvidence, Recommendation, bears, recommend
 from holdfast.ops.tuning.evidence import Gathered, evidence
 from holdfast.ops.tuning.subjects import Subject
 from holdfast.plane.settings.lock_times import FamilyKeys
@@ -69,7 +69,7 @@ class FamilyReport:
     """One family: measured data, current settings, recommendation."""
 
     subject: Subject
-    evidence: Evidence
+    evidence: FamilyEvidence
     classes: Mapping[str, Spread]
     found: Recommendation
     disagreements: tuple[Disagreement, ...]

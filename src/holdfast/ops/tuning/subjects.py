@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.tuning.drift import SettingNames
-from holdfast.core.tuning.percentiles import Figure
-from holdfast.core.tuning.ttl import Demand, Detection
+from holdfast.core.tuning.percentiles import SourcedDuration
+from holdfast.core.tuning.ttl import Detection, FamilyDemand
 from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import FAMILIES
 from holdfast.plane.settings.lock_times import FAMILY_KEYS, FamilyKeys, family_in_effect, is_renewed
@@ -29,7 +29,7 @@ class Subject(NamedTuple):
     """One family."""
 
     family: str
-    demand: Demand
+    demand: FamilyDemand
     renewed: bool
     keys: FamilyKeys | None = None  # the settings that decide its times
     retry: Backoff | None = None  # after which a message whose lock was busy is redelivered
@@ -55,31 +55,33 @@ def takes(key: str, value: float) -> bool:
 
 
 def subjects(
-    settings: Settings, slo: Figure | None, seen: Iterable[str] = (), *, unrenewed: Iterable[str] = ()
+    settings: Settings, slo: SourcedDuration | None, seen: Iterable[str] = (), *, unrenewed: Iterable[str] = ()
 ) -> list[Subject]:
     """The families of the plane, then others in the data. `slo` overrides the one of the settings."""
     promised = slo
     if promised is None and settings.takeover is not None:
-        promised = Figure(round(settings.takeover * NS), f"takeover ({settings.origin('takeover')})")
+        promised = SourcedDuration(round(settings.takeover * NS), f"takeover ({settings.origin('takeover')})")
     loose = set(unrenewed)
     others = sorted(set(seen) - set(FAMILIES))
     return [
         *_of_the_plane(settings, promised),
-        *(Subject(name, Demand(slo=promised), name not in loose) for name in others),
+        *(Subject(name, FamilyDemand(slo=promised), name not in loose) for name in others),
     ]
 
 
-def _of_the_plane(settings: Settings, slo: Figure | None) -> Iterator[Subject]:
+def _of_the_plane(settings: Settings, slo: SourcedDuration | None) -> Iterator[Subject]:
     for declared in FAMILIES.values():
         family, keys = family_in_effect(settings, declared), FAMILY_KEYS[declared.name]
         times = f"{keys.factor:g} x {keys.ttl}" if keys.loop else keys.ttl
-        demand = Demand(
+        demand = FamilyDemand(
             slo=None if family.name in UNPROMISED else slo,
             detection=_detection(settings, keys),
-            present=Figure(round(family.ttl * NS), f"{times} ({settings.origin(keys.ttl)})"),
+            present=SourcedDuration(round(family.ttl * NS), f"{times} ({settings.origin(keys.ttl)})"),
             every=None
             if family.renewal is None
-            else Figure(round(family.renewal * NS), f"{keys.renew_every} ({settings.origin(keys.renew_every)})"),
+            else SourcedDuration(
+                round(family.renewal * NS), f"{keys.renew_every} ({settings.origin(keys.renew_every)})"
+            ),
             failures=family.failures,
         )
         retry = settings.scheduler.delays.busy if family.name in RETRIED else None

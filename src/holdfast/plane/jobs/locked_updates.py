@@ -20,7 +20,7 @@ from holdfast.aio import batch as many
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.core.ports import LocksWithin, Moment
+from holdfast.core.ports import LocksInTransaction, TransactionLocks
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import AcquireTimeout, BackendError, Closed, FencedOut, LeaseLost, NotEntered, Unavailable
 from holdfast.guards.bearer import CarriedFence, carried
@@ -58,7 +58,7 @@ class LockedChanges:
         self._family = family
         self._counts = statistics
         self._model: Lock[Lease] | None = None
-        self._inside: Moment | None = None
+        self._inside: TransactionLocks | None = None
         self._looked = False  # whether there is one
         self._making = False  # a transaction of its own is under way
         self._draw = locks.manager.entropy.below
@@ -155,18 +155,18 @@ class LockedChanges:
                 answers.append(next(ends))
         return answers
 
-    async def _moment(self) -> Moment | None:
+    async def _moment(self) -> TransactionLocks | None:
         """How locks are had within a transaction of the job's own, where both lie in one file."""
         if not self._looked:
             store, path = self._locks.ports.store, getattr(self._store.database, "path", None)
-            if isinstance(store, LocksWithin) and isinstance(path, str):
+            if isinstance(store, LocksInTransaction) and isinstance(path, str):
                 self._inside = store.within(path)
             if self._inside is not None:
                 await store.ping(self._locks.ports.request_timeout_ns)  # the tables are there from now on
             self._looked = True
         return self._inside
 
-    async def _within(self, moment: Moment, items: Sequence[_Item]) -> Sequence[Changed | Busy | Failed]:
+    async def _within(self, moment: TransactionLocks, items: Sequence[_Item]) -> Sequence[Changed | Busy | Failed]:
         """Lock, change and unlock by one transaction."""
         began = self._clock.now()
         model = self._model = self._model or self._family.lock(self._locks, job="model")

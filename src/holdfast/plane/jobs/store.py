@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.lease.fencing import Absent, Outcome, Rule
-from holdfast.core.ports import Clock, Entropy, Moment, Observer
+from holdfast.core.ports import Clock, Entropy, Observer, TransactionLocks
 from holdfast.errors import FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced, granted
@@ -205,7 +205,7 @@ class JobStore:
         return [each if isinstance(each, Failed) else self._ended(each, next(rest)) for each in presented]
 
     async def change_within(
-        self, moment: Moment, changes: Sequence[Unlocked]
+        self, moment: TransactionLocks, changes: Sequence[Unlocked]
     ) -> list[tuple[int | Busy, Changed] | Failed]:
         """The same where the locks are had within the transaction: of each, its fence or who holds it, and the change.
 
@@ -224,7 +224,7 @@ class JobStore:
                 told.append(ended if isinstance(ended, Failed) else (end.fence, ended))
         return told
 
-    async def _within(self, moment: Moment, changes: Sequence[Unlocked]) -> Sequence[_Within | Failed]:
+    async def _within(self, moment: TransactionLocks, changes: Sequence[Unlocked]) -> Sequence[_Within | Failed]:
         now_ns = self.clock.now().wall
 
         async def work(tx: Tx) -> list[_Within]:

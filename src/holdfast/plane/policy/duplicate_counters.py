@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from holdfast.core.history.events import Kind as Happened
+from holdfast.core.history.events import EventKind as Happened
 from holdfast.core.log_rate import LogRate
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError

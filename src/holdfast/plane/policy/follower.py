@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.histogram import Measure, Outcome
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.histogram import Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.error_policy import OnError, Policy
 from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.core.ports import Clock
@@ -48,13 +48,13 @@ _log: Final = logging.getLogger("holdfast.plane")
 class _NullRecorder:
     """A recorder that records nothing: a change of the file is logged when it is applied, not when it is read."""
 
-    def tally(self, _kind: Kind, _family: str) -> bool:
+    def tally(self, _kind: EventKind, _family: str) -> bool:
         return False
 
     def note(self, record: Record) -> None:
         raise AssertionError(record)
 
-    def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+    def measured(self, measure: Measure, family: str, outcome: MeasuredOutcome, ns: int) -> None:
         raise AssertionError(measure, family, outcome, ns)
 
     def waits(self, who: object, family: str) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.aio.client import Locks
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
@@ -137,7 +137,7 @@ class PolicyRuntime:
     def statistics(self) -> dict[str, float | Mapping[Any, float]]:
         """The counts of this process, for metrics. The locks count fallbacks by family and risk class themselves."""
         recorder, modes = self.locks.manager.recorder, self.locks.policy.current()
-        fallbacks = recorder.by_risk(Kind.FELL_BACK)
+        fallbacks = recorder.by_risk(EventKind.FELL_BACK)
         return {
             "run_fallbacks": sum(n for (family, _), n in fallbacks.items() if family == families.WORKFLOW_RUN.name),
             "input_fail_open": self.signals.input_fail_open,

@@ -19,7 +19,7 @@ from typing import Final
 
 from holdfast import aio
 from holdfast.aio.client import Locks
-from holdfast.core.ports import Clock, Entropy, RidesAlong
+from holdfast.core.ports import Clock, Entropy, SharesTransactions
 from holdfast.errors import Misconfigured
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.open import open_bus
@@ -179,7 +179,7 @@ async def founded(
             if ready:
                 return
             await prepare(database)
-            if isinstance(leases := locks.ports.store, RidesAlong):
+            if isinstance(leases := locks.ports.store, SharesTransactions):
                 leases.ride(database)  # in one file there is one writer
             if not looks:
                 await check_keys(database, settings.names.keys, works=works)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Final
 
-from holdfast.core.histogram import NOTHING, Histogram, Outcome
+from holdfast.core.histogram import NOTHING, Histogram, MeasuredOutcome
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.plane.approvals.rules import ApprovalVerdict, ConflictCode, SelfApproval
 from holdfast.plane.approvals.service import Approvals
@@ -156,7 +156,7 @@ def of_job_locks(statistics: JobLockStatistics, part: str) -> Reading:
 
 
 def _item_locks(statistics: ItemLockStatistics) -> dict[str, Value]:
-    waited = {str(Outcome.GRANTED): statistics.waited.read(), "missed": statistics.waited_in_vain.read()}
+    waited = {str(MeasuredOutcome.GRANTED): statistics.waited.read(), "missed": statistics.waited_in_vain.read()}
     return {**flat(statistics), "wait_ns": waited, "hold_ns": statistics.held.read()}
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from holdfast.aio.client import Locks
-from holdfast.core.name_prefixes import Names
+from holdfast.core.name_prefixes import NamePrefixes
 from holdfast.errors import BadInput, RowMissing
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.approvals.service import Approvals
@@ -111,7 +111,7 @@ class ServiceParts:
     audit: Audit | None = None  # None: no audit ledger
     families: Mapping[str, LockFamily] = field(default_factory=lambda: FAMILIES)  # with the keys and times in effect
     settings: Settings = field(default_factory=Settings)
-    names: Names = field(default_factory=Names)  # prefixes of keys and metrics
+    names: NamePrefixes = field(default_factory=NamePrefixes)  # prefixes of keys and metrics
 
 
 class Service:

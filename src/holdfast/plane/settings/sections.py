@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.name_prefixes import DEFAULT, Names, check_key_prefix, check_metric_prefix
+from holdfast.core.name_prefixes import DEFAULT, NamePrefixes, check_key_prefix, check_metric_prefix
 from holdfast.plane.approvals.rules import ApprovalRules
 from holdfast.plane.locks import registry as families
 from holdfast.plane.settings.declare import failures, key, lead, renew_every
@@ -150,6 +150,6 @@ class NameSettings:
     )
 
     @property
-    def words(self) -> Names:
+    def words(self) -> NamePrefixes:
         """As an object."""
-        return Names(self.keys, self.metrics)
+        return NamePrefixes(self.keys, self.metrics)

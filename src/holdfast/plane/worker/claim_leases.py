@@ -19,7 +19,7 @@ from holdfast.aio import batch as many
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.core.ports import RidesAlong, TakesMany
+from holdfast.core.ports import AcquiresMany, SharesTransactions
 from holdfast.errors import BackendError
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite.connection import SqliteTx
@@ -45,14 +45,14 @@ class ClaimedLeases:
         self._got: list[_Claimed] = []
         self._unused: dict[str, _Claimed] = {}  # by the name of the lock: acquired, and not yet used
         self.answered = False  # the store has answered once
-        self._riding: RidesAlong | None = None
+        self._riding: SharesTransactions | None = None
 
     @property
     def ready(self) -> bool:
         """See `ports.Along`."""
         if self._riding is None and self.answered:
             store = self._locks.ports.store
-            self._riding = store if isinstance(store, RidesAlong) and store.rides else None
+            self._riding = store if isinstance(store, SharesTransactions) and store.rides else None
         return self._riding is not None
 
     async def work(self, tx: Tx, keys: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ class ClaimedLeases:
         if not keys:
             return
         ports = self._locks.ports
-        store = cast("RidesAlong", ports.store)
+        store = cast("SharesTransactions", ports.store)
         family: LockFamily = self._family  # a test reads from this that the lock is a declared one
         owner, sent = self._locks.manager.owner, ports.clock.now()
         asks = [
@@ -98,7 +98,7 @@ class ClaimedLeases:
             return
         ports = self._locks.ports
         try:
-            await cast("TakesMany", ports.store).release_many([had.grant], ports.request_timeout_ns)
+            await cast("AcquiresMany", ports.store).release_many([had.grant], ports.request_timeout_ns)
         except BaseException as error:
             self._reap(had)
             if not isinstance(error, BackendError):

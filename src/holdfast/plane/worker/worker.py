@@ -50,7 +50,7 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.histogram import Distribution
-from holdfast.core.ports import Clock, Entropy, RidesAlong
+from holdfast.core.ports import Clock, Entropy, SharesTransactions
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, Timeout
 from holdfast.flows.log import Trouble, say
@@ -233,7 +233,7 @@ class Worker:
         self._ack_wait_ns = round(leases.ttl * NS)  # a worker that is silent for so long has lost its lease as well
         # A lease that is written with the plane's own commits is durable with all commits before it.
         store = locks.ports.store
-        self._leases_last = isinstance(store, RidesAlong) and store.rides
+        self._leases_last = isinstance(store, SharesTransactions) and store.rides
         chosen = _chosen(app, pools)
         topics = [topic for topic, function in app.functions.items() if function.pool in chosen]
         self._unheard = Trouble(_log, "a heartbeat could not be stored", "heartbeats are stored again")

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BadInput
 from holdfast.runtime.wakeup import Wakeup
-from holdfast.stores.memory.table import MemoryTable, Snapshot
+from holdfast.stores.memory.table import MemoryTable, TableSnapshot
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_label
 
-__all__ = ["CAPABILITIES", "MemoryEngine", "MemoryStore", "MemoryTable", "Snapshot", "open_engine"]
+__all__ = ["CAPABILITIES", "MemoryEngine", "MemoryStore", "MemoryTable", "TableSnapshot", "open_engine"]
 
 CAPABILITIES: Final = Capabilities(
     engine="memory", guarantee=Guarantee.FENCED, wakeups=True, fair=True, durable=False, shared=False, many=True

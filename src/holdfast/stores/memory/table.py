@@ -64,7 +64,7 @@ class _State:
         return _State(dict(self.entries), queues, self.count, self.audit.copy())
 
 
-class Snapshot:
+class TableSnapshot:
     """What a table held at one moment. Opaque: made by `MemoryTable.snapshot`, taken back by `restore`."""
 
     __slots__ = ("_state",)
@@ -209,12 +209,12 @@ class MemoryTable:
             self._state = _State()
             self._sweep_at = _SWEEP_MIN
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TableSnapshot:
         """Everything the table knows now, for `restore`: a backup, or a replica that lags behind."""
         with self._mutex:
-            return Snapshot(self._state.copy())
+            return TableSnapshot(self._state.copy())
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: TableSnapshot) -> None:
         """Go back to a snapshot, as a failover to a lagging replica does. The wall clock keeps the fences rising."""
         with self._mutex:
             self._state = snapshot._state.copy()  # noqa: SLF001 - the two belong together

@@ -32,7 +32,7 @@ from holdfast.errors import BadInput
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.quorum.fan_out import LoopRunner, NodeRunner, ThreadRunner
 from holdfast.stores.quorum.late_replies import QuorumMemory
-from holdfast.stores.quorum.nodes import Nodes
+from holdfast.stores.quorum.nodes import QuorumNodes
 from holdfast.stores.quorum.store import QuorumStore
 from holdfast.stores.quorum.url import HEDGE_NS, parse_quorum_url
 from holdfast.stores.registry import Engine
@@ -59,7 +59,7 @@ class QuorumEngine:
         self._blocking = self._store([each.blocking for each in engines], ThreadRunner(names))
 
     def _store(self, stores: Sequence[Store], runner: NodeRunner) -> QuorumStore:
-        nodes = Nodes(stores, runner, self._clock, self._slow_until_ns, self._hedge_ns)
+        nodes = QuorumNodes(stores, runner, self._clock, self._slow_until_ns, self._hedge_ns)
         return QuorumStore(nodes, self._clock, self.capabilities, self._memory)
 
     @property

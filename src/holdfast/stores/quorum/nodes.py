@@ -25,7 +25,7 @@ Enough: TypeAlias = Callable[[Answers[T]], bool]
 SLOW_NS = 5 * NS  # for how long a slow node is asked last
 
 
-class Nodes:
+class QuorumNodes:
     """Several stores of one colour, and the runner that asks them."""
 
     def __init__(

@@ -28,7 +28,7 @@ from holdfast.errors import BackendError, Misconfigured, Timeout
 from holdfast.stores.quorum.ballot import Afterwards, Answers, Ballot, failure, vote_of
 from holdfast.stores.quorum.late_replies import QuorumMemory, TokenVotes
 from holdfast.stores.quorum.merge import all_acts, all_holdings, one_act, one_holding
-from holdfast.stores.quorum.nodes import Nodes, unanswered
+from holdfast.stores.quorum.nodes import QuorumNodes, unanswered
 from holdfast.stores.quorum.repair import CLEANUP_NS, Repair
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
 
@@ -40,7 +40,7 @@ ROUNDS_MAX = 4  # until a fence is settled; it takes one, or two while the nodes
 class QuorumStore:
     """A majority of stores, as one store."""
 
-    def __init__(self, nodes: Nodes, clock: Clock, capabilities: Capabilities, memory: QuorumMemory) -> None:
+    def __init__(self, nodes: QuorumNodes, clock: Clock, capabilities: Capabilities, memory: QuorumMemory) -> None:
         """`memory`: shared by the stores of one engine."""
         self._nodes = nodes
         self._clock = clock

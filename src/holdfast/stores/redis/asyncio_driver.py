@@ -2,8 +2,8 @@
 
 Promises: replies go to requests in the order of sending, and a caller that stops waiting (a cancellation, its deadline)
 leaves its place in that order, so its reply is dropped and never given to another. A call ends at its deadline. When
-the connection breaks, calls that were written get `Severed` (they may have taken effect), calls that were not get
-`Unavailable`. A connection that lets a deadline pass in silence is given up. Clock: the loop's.
+the connection breaks, calls that were written get `ConnectionBroken` (they may have taken effect), calls that were not
+get `Unavailable`. A connection that lets a deadline pass in silence is given up. Clock: the loop's.
 
 Cost: no timer per call. One timer per connection wakes at the earliest deadline and looks at all of them. No buffer per
 read either: what arrives is received into room that the connection keeps.
@@ -20,10 +20,10 @@ from typing import Any
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.stores.redis.protocol import (
+    ConnectionBroken,
     ProtocolError,
-    Reader,
     Reply,
-    Severed,
+    ReplyReader,
     check_handshake,
     garbled,
     handshake,
@@ -56,7 +56,7 @@ class _Slot:
         self.deadline_ns = deadline_ns
 
 
-class Link(asyncio.BufferedProtocol):
+class MuxConnection(asyncio.BufferedProtocol):
     """One connection of one loop.
 
     It brings the room for what arrives. To a plain `asyncio.Protocol` each read is a new buffer of 256 KiB, which is
@@ -70,7 +70,7 @@ class Link(asyncio.BufferedProtocol):
         self.on_lost: Callable[[], None] | None = None
         self._address = address
         self._loop = loop
-        self._reader = Reader()
+        self._reader = ReplyReader()
         self._room = memoryview(bytearray(ROOM_BYTES))
         self._transport: asyncio.Transport | None = None
         self._slots: deque[_Slot] = deque()
@@ -135,7 +135,9 @@ class Link(asyncio.BufferedProtocol):
             if slot.replies:
                 slot.future.set_result(slot.replies)
             elif place < sent:
-                slot.future.set_exception(Severed(f"redis at {self._address}: {why}; it may have taken effect"))
+                slot.future.set_exception(
+                    ConnectionBroken(f"redis at {self._address}: {why}; it may have taken effect")
+                )
             else:
                 slot.future.set_exception(Unavailable(f"redis at {self._address}: {why} before the request was sent"))
         self._slots.clear()
@@ -229,10 +231,10 @@ class Link(asyncio.BufferedProtocol):
             self._wake_at(next_ns)
 
 
-async def open_link(address: RedisAddress) -> Link:
+async def open_link(address: RedisAddress) -> MuxConnection:
     """Connect and greet, within `CONNECT_NS`."""
     loop = asyncio.get_running_loop()
-    link = Link(address, loop)
+    link = MuxConnection(address, loop)
     try:
         async with asyncio.timeout(CONNECT_NS / NS):
             if address.path is not None:
@@ -260,7 +262,7 @@ async def open_link(address: RedisAddress) -> Link:
     return link
 
 
-async def _watched(link: Link, packed: bytes, count: int, deadline_ns: int) -> Any:
+async def _watched(link: MuxConnection, packed: bytes, count: int, deadline_ns: int) -> Any:
     """A request that faults may meet. A caller that does not come back for its reply leaves its place in the order."""
     await areach("store.redis.asyncio.send")
     future = link.submit(packed, count, deadline_ns)
@@ -279,9 +281,9 @@ class Mux:
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
-        self._link: Link | None = None
+        self._link: MuxConnection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening: asyncio.Task[Link | BackendError] | None = None
+        self._opening: asyncio.Task[MuxConnection | BackendError] | None = None
         self._pid = os.getpid()
 
     def deadline(self, timeout_ns: int) -> int:
@@ -300,10 +302,10 @@ class Mux:
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
         """Send `count` commands in one write and return their replies: at least one, fewer if the answers broke off."""
         link = await self.link(deadline_ns)
-        replies = await (_watched if ARMED else Link.submit)(link, packed, count, deadline_ns)
+        replies = await (_watched if ARMED else MuxConnection.submit)(link, packed, count, deadline_ns)
         return replies if count > 1 else [replies]
 
-    async def link(self, deadline_ns: int) -> Link:
+    async def link(self, deadline_ns: int) -> MuxConnection:
         """The living connection, or a new one; all who come meanwhile wait for the same, each until its deadline."""
         self._check_home()
         while self._link is None or self._link.closed:
@@ -321,7 +323,7 @@ class Mux:
                 raise type(outcome)(str(outcome)) from outcome  # each caller gets its own, with its own traceback
         return self._link
 
-    async def _open(self) -> Link | BackendError:
+    async def _open(self) -> MuxConnection | BackendError:
         """Connect for all callers: no caller's cancellation ends it, and its error waits for no caller."""
         try:
             self._link = await open_link(self._address)

@@ -13,7 +13,7 @@ import secrets
 from collections import deque
 
 from holdfast.errors import BackendError, Unavailable
-from holdfast.stores.redis.asyncio_driver import Link, Mux
+from holdfast.stores.redis.asyncio_driver import Mux, MuxConnection
 from holdfast.stores.redis.protocol import Reply, ReplyError, pack, refusal
 from holdfast.stores.redis.url import RedisAddress
 from holdfast.types import NS
@@ -24,7 +24,7 @@ IDLE_MAX = 64
 AGAIN_MIN_S, AGAIN_MAX_S = 0.05, 2.0
 
 
-class AsyncioEars:
+class AsyncioSubscriber:
     """The listening connection of one loop."""
 
     def __init__(self, address: RedisAddress) -> None:
@@ -34,15 +34,15 @@ class AsyncioEars:
 
     def _start(self) -> None:
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
-        self._link: Link | None = None
+        self._link: MuxConnection | None = None
         self._heard_at = 0.0
-        self._ears: dict[bytes, AsyncioEar] = {}  # by channel: those in use, and the idle ones
-        self._idle: list[AsyncioEar] = []
+        self._ears: dict[bytes, AsyncioSubscription] = {}  # by channel: those in use, and the idle ones
+        self._idle: list[AsyncioSubscription] = []
         # What was asked of the connection and not answered yet, in order: a subscription, or None for an end of one.
-        self._asked: deque[AsyncioEar | None] = deque()
+        self._asked: deque[AsyncioSubscription | None] = deque()
         self._again: asyncio.Task[None] | None = None
 
-    async def open(self, timeout_ns: int) -> AsyncioEar:
+    async def open(self, timeout_ns: int) -> AsyncioSubscription:
         """An ear that the server has confirmed: an idle one, confirmed again if its connection was long silent."""
         self._check_home()
         if self._idle:
@@ -51,7 +51,7 @@ class AsyncioEars:
                 return ear
             ear.settled.clear()
         else:
-            ear = AsyncioEar(self, f"{self._address.namespace}:ear:{secrets.token_hex(8)}")
+            ear = AsyncioSubscription(self, f"{self._address.namespace}:ear:{secrets.token_hex(8)}")
             self._ears[ear.channel] = ear
         try:
             async with asyncio.timeout(timeout_ns / NS):
@@ -90,11 +90,11 @@ class AsyncioEars:
             if not ear.settled.is_set() and ear not in asked:
                 self._ask(link, "SUBSCRIBE", ear)
 
-    def _ask(self, link: Link, verb: str, ear: AsyncioEar) -> None:
+    def _ask(self, link: MuxConnection, verb: str, ear: AsyncioSubscription) -> None:
         self._asked.append(ear if verb == "SUBSCRIBE" else None)
         link.write(pack((verb, ear.channel)))
 
-    def give_back(self, ear: AsyncioEar, *, sound: bool) -> None:
+    def give_back(self, ear: AsyncioSubscription, *, sound: bool) -> None:
         """The waiter is done. The ear is kept for the next one, or its channel is unsubscribed."""
         if self._home is None or self._home[0] != os.getpid() or self._ears.get(ear.channel) is not ear:
             return  # of a connection that is gone, or of another process
@@ -161,12 +161,12 @@ class AsyncioEars:
         await self._mux.close()
 
 
-class AsyncioEar:
+class AsyncioSubscription:
     """One channel, and the waiter that it is lent to: a `waiter.Ear`."""
 
     __slots__ = ("_channel", "_ears", "_hint", "_number", "_waiter", "broken", "channel", "refused", "settled")
 
-    def __init__(self, ears: AsyncioEars, channel: str) -> None:
+    def __init__(self, ears: AsyncioSubscriber, channel: str) -> None:
         self.channel = channel.encode()
         self.settled = asyncio.Event()  # the server has confirmed it, or refused it
         self.refused: BackendError | None = None

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.errors import Misconfigured, Unavailable
-from holdfast.stores.redis.protocol import Reply, ReplyError, Script, Severed, Word, is_noscript
+from holdfast.stores.redis.protocol import ConnectionBroken, RedisScript, Reply, ReplyError, Word, is_noscript
 
 
 class Driver(Protocol):
-    """One colour of talking to the server. Raises `Unavailable`, `Timeout` or `Severed`; error replies are values."""
+    """One colour of talking to the server. Raises `Unavailable`, `Timeout` or `ConnectionBroken`; error replies are values."""
 
     def deadline(self, timeout_ns: int) -> int:
         """When a call that may take so long has to be over, on the driver's clock."""
@@ -37,7 +37,7 @@ class Driver(Protocol):
         ...
 
 
-class Asker:
+class CommandRetrier:
     """Asks, and asks again where that is harmless."""
 
     __slots__ = ("_driver",)
@@ -49,17 +49,17 @@ class Asker:
         """When a call that may take so long has to be over."""
         return self._driver.deadline(timeout_ns)
 
-    async def run(self, script: Script, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:
+    async def run(self, script: RedisScript, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:
         """Run a script; once more after a broken connection."""
         try:
             reply = await self._driver.call(script.by_hash(keys, words), deadline_ns)
-        except Severed as severed:
+        except ConnectionBroken as severed:
             return await self.once_more(severed, script, keys, words, deadline_ns)
         if is_noscript(reply):
             return await self.call(script.whole(keys, words), deadline_ns)
         return reply
 
-    async def run_once(self, script: Script, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:
+    async def run_once(self, script: RedisScript, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:
         """Run a script that must not be asked for twice. A server that does not know it has not run it."""
         reply = await self._driver.call(script.by_hash(keys, words), deadline_ns)
         if is_noscript(reply):
@@ -70,7 +70,7 @@ class Asker:
         """Send one harmless command; once more after a broken connection."""
         try:
             return await self._driver.call(packed, deadline_ns)
-        except Severed as severed:
+        except ConnectionBroken as severed:
             try:
                 reply = await self._driver.call(packed, deadline_ns)
             except (Unavailable, Misconfigured):
@@ -83,14 +83,14 @@ class Asker:
         """Send harmless commands; once more after a broken connection that answered none of them."""
         try:
             return await self._driver.call_all(packed, count, deadline_ns)
-        except Severed as severed:
+        except ConnectionBroken as severed:
             try:
                 return await self._driver.call_all(packed, count, deadline_ns)
             except (Unavailable, Misconfigured):
                 raise severed from None
 
     async def once_more(
-        self, severed: Severed, script: Script, keys: int, words: Sequence[Word], deadline_ns: int
+        self, severed: ConnectionBroken, script: RedisScript, keys: int, words: Sequence[Word], deadline_ns: int
     ) -> Reply:
         """Run a script for the second time. Anything but an answer leaves the doubt of the first time."""
         try:

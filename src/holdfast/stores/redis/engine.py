@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from holdfast.core.ports import Capabilities
 from holdfast.stores.redis.asyncio_driver import Mux
-from holdfast.stores.redis.asyncio_subscriber import AsyncioEars
+from holdfast.stores.redis.asyncio_subscriber import AsyncioSubscriber
 from holdfast.stores.redis.store import CAPABILITIES, ManyRedisStore, RedisStore
-from holdfast.stores.redis.sync_driver import Pool
-from holdfast.stores.redis.sync_subscriber import BlockingEars
+from holdfast.stores.redis.sync_driver import ConnectionPool
+from holdfast.stores.redis.sync_subscriber import SyncSubscriber
 from holdfast.stores.redis.url import RedisAddress, parse_redis_url
 
 __all__ = ["CAPABILITIES", "RedisEngine", "RedisStore", "open_engine"]
@@ -39,8 +39,8 @@ class RedisEngine:
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
-        self._pool = Pool(address)
-        self._ears = BlockingEars(address)
+        self._pool = ConnectionPool(address)
+        self._ears = SyncSubscriber(address)
         self._blocking = ManyRedisStore(address, self._pool, self._ears)
 
     @property
@@ -55,7 +55,7 @@ class RedisEngine:
 
     def asynchronous(self) -> ManyRedisStore:
         """Make a store for one event loop: the one that first uses it."""
-        return ManyRedisStore(self._address, Mux(self._address), AsyncioEars(self._address))
+        return ManyRedisStore(self._address, Mux(self._address), AsyncioSubscriber(self._address))
 
     def close(self) -> None:
         """Close the idle connections of the blocking store. Asyncio stores are closed by their users."""

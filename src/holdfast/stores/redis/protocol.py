@@ -20,7 +20,7 @@ from hiredis import ProtocolError, ReplyError, pack_command
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.stores.redis.url import RedisAddress
 
-__all__ = ["ProtocolError", "Reader", "Reply", "ReplyError", "Script", "Severed", "pack"]
+__all__ = ["ConnectionBroken", "ProtocolError", "RedisScript", "Reply", "ReplyError", "ReplyReader", "pack"]
 
 Reply: TypeAlias = Any  # bytes, int, None, a list of these, or a `ReplyError`: its reader checks its type
 Word: TypeAlias = str | bytes  # never an int, see `pack`
@@ -37,14 +37,14 @@ OPERATOR_COMMANDS = "+getrange +zcount +zcard +scan +xadd +xrevrange +ping"
 _pack: Callable[[tuple[Word, ...]], bytes] = pack_command  # type: ignore[assignment]  # declared for one word, takes any
 
 
-class Severed(Timeout):
+class ConnectionBroken(Timeout):
     """The connection broke after the request was sent and before its answer: it may have taken effect.
 
     Unlike a plain `Timeout` there may be time left to ask again, if asking again is harmless.
     """
 
 
-class Garbled(Timeout):
+class GarbledReply(Timeout):
     """The answer makes no sense, and neither would anything that follows it on this connection."""
 
 
@@ -53,7 +53,7 @@ _LINE_MAX: Final = 65_536
 _RESP2: Final = b"+-:$*"
 
 
-class Reader:
+class ReplyReader:
     """Reads replies of RESP2, and refuses any other, and one of impossible size, before anything is made of it.
 
     A list is made as long as its header says, and then waited for: a server that is none, or one gone mad, would take
@@ -100,7 +100,7 @@ def pack(words: Sequence[Word]) -> bytes:
     return _pack(tuple(words))
 
 
-class Script:
+class RedisScript:
     """One Lua file, and those that stand in front of it. Called by its hash; sent whole to a server that lacks it."""
 
     __slots__ = ("body", "name", "sha")
@@ -234,7 +234,7 @@ def unreachable(address: RedisAddress, error: OSError | UnicodeError) -> Backend
 
 def ungreeted(address: RedisAddress, error: Timeout) -> Unavailable:
     """What it means when a new connection gives no sensible answer: no request was sent on it, so none took effect."""
-    if isinstance(error, Severed):
+    if isinstance(error, ConnectionBroken):
         return Unavailable(f"redis at {address} closed the new connection")
     return Unavailable(f"redis at {address} did not answer the greeting, or is not a Redis server")
 
@@ -257,9 +257,9 @@ def unknown_command(reply: Reply) -> bool:
     return isinstance(reply, ReplyError) and str(reply).lower().startswith(("err unknown command", "err syntax error"))
 
 
-def garbled(address: RedisAddress, what: str) -> Garbled:
+def garbled(address: RedisAddress, what: str) -> GarbledReply:
     """An answer that cannot be read is no answer: what it was the answer to may have taken effect."""
-    return Garbled(f"redis at {address} sent an answer to {what} that makes no sense; it may have taken effect")
+    return GarbledReply(f"redis at {address} sent an answer to {what} that makes no sense; it may have taken effect")
 
 
 def _code(error: ReplyError) -> str:

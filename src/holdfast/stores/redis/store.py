@@ -19,7 +19,7 @@ from typing import Final
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, BadInput, Misconfigured
-from holdfast.stores.redis.commands import Asker, Driver
+from holdfast.stores.redis.commands import CommandRetrier, Driver
 from holdfast.stores.redis.lock_value import (
     FOREIGN_OWNER,
     MARK,
@@ -32,10 +32,10 @@ from holdfast.stores.redis.lock_value import (
     text_or_none,
 )
 from holdfast.stores.redis.protocol import (
+    ConnectionBroken,
+    RedisScript,
     Reply,
     ReplyError,
-    Script,
-    Severed,
     Word,
     forbids_scripts,
     garbled,
@@ -45,7 +45,7 @@ from holdfast.stores.redis.protocol import (
     unknown_command,
 )
 from holdfast.stores.redis.url import RedisAddress
-from holdfast.stores.redis.waiter import LINE_NS, Ears, RedisWatch
+from holdfast.stores.redis.waiter import LINE_NS, RedisWatch, WakeupSubscriber
 from holdfast.types import MS, NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
 
 CAPABILITIES: Final = Capabilities(
@@ -56,20 +56,20 @@ AUDIT_MAX = 10_000
 KEYS_A_CALL = 250  # the server serves no other client while a script runs: about 0.3 ms for so many keys
 _SCAN_COUNT = 1000
 
-ACQUIRE, _ACQUIRE_FAIR = Script("acquire", "fence"), Script("acquire_fair", "fence")
-_ACQUIRE_RAISED = Script("acquire_raised")
-_RENEW, RELEASE, _LEAVE = Script("renew"), Script("release"), Script("leave")
-_INSPECT, _FORCE = Script("inspect"), Script("force_release", "fence")
+ACQUIRE, _ACQUIRE_FAIR = RedisScript("acquire", "fence"), RedisScript("acquire_fair", "fence")
+_ACQUIRE_RAISED = RedisScript("acquire_raised")
+_RENEW, RELEASE, _LEAVE = RedisScript("renew"), RedisScript("release"), RedisScript("leave")
+_INSPECT, _FORCE = RedisScript("inspect"), RedisScript("force_release", "fence")
 _ALL_RENEWED = b"1" * KEYS_A_CALL
 
 
 class RedisStore:
     """`ports.Store` on one server, in the colour of its driver."""
 
-    def __init__(self, address: RedisAddress, driver: Driver, ears: Ears) -> None:
+    def __init__(self, address: RedisAddress, driver: Driver, ears: WakeupSubscriber) -> None:
         self._address = address
         self._driver = driver
-        self._asker = Asker(driver)
+        self._asker = CommandRetrier(driver)
         self._ears = ears
         self._prefix = address.prefix
         self._fence_key = f"{address.namespace}:fence"
@@ -240,7 +240,7 @@ class RedisStore:
         words = (lock, self._line(lock), expected, how, milliseconds(max(0, keep_ns)))
         try:
             reply = await self._asker.run_once(RELEASE, 2, words, deadline)
-        except Severed as severed:
+        except ConnectionBroken as severed:
             reply = await self._asker.once_more(severed, RELEASE, 2, words, deadline)
             if reply != 1:
                 raise

@@ -27,10 +27,10 @@ from holdfast.errors import Timeout, Unavailable
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.runtime.wakeup import Wakeup
 from holdfast.stores.redis.protocol import (
+    ConnectionBroken,
     ProtocolError,
-    Reader,
     Reply,
-    Severed,
+    ReplyReader,
     check_handshake,
     garbled,
     handshake,
@@ -54,8 +54,8 @@ class Connection:
 
     def __init__(self, address: RedisAddress, deadline_ns: int) -> None:
         self._address = address
-        self.slot: Slot | None = None
-        self._reader = Reader()
+        self.slot: PoolSlot | None = None
+        self._reader = ReplyReader()
         self._armed_ms = 0  # nothing
         self._bound_by_kernel = address.tls is None
         self._socket = _connect(address, deadline_ns)
@@ -112,7 +112,9 @@ class Connection:
         except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError):
             raise Timeout(f"redis at {self._address} did not take the request in time; it may take effect") from None
         except OSError as error:
-            raise Severed(f"redis at {self._address}: connection lost while sending; it may take effect") from error
+            raise ConnectionBroken(
+                f"redis at {self._address}: connection lost while sending; it may take effect"
+            ) from error
 
     def next_reply(self, deadline_ns: int, *, armed: bool = False) -> Reply:
         """Wait for one reply. `armed`: the deadline was set just now, by sending."""
@@ -124,16 +126,16 @@ class Connection:
                     raise TimeoutError
                 data = self._recv(_CHUNK)
                 if not data:
-                    raise Severed(f"redis at {self._address} closed the connection before it answered")
+                    raise ConnectionBroken(f"redis at {self._address} closed the connection before it answered")
                 reader.feed(data)
                 armed = False
             reach("store.redis.replied")
-        except Severed:
+        except ConnectionBroken:
             raise  # it is a TimeoutError too
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             raise Timeout(f"redis at {self._address} did not answer in time; it may have taken effect") from None
         except OSError as error:
-            raise Severed(f"redis at {self._address}: connection lost before the answer") from error
+            raise ConnectionBroken(f"redis at {self._address}: connection lost before the answer") from error
         except ProtocolError:
             raise garbled(self._address, "a request") from None
         return reply
@@ -180,13 +182,13 @@ class Connection:
             lost.close()
 
 
-class Slot:
+class PoolSlot:
     """Room for one connection in a pool. It returns to the pool when its last reference goes away."""
 
     __slots__ = ("__weakref__",)
 
 
-class Pool:
+class ConnectionPool:
     """The connections of one engine in one process. Calls may come from any thread."""
 
     def __init__(self, address: RedisAddress, most: int = POOL_MAX) -> None:
@@ -199,7 +201,7 @@ class Pool:
         self._idle: deque[Connection] = deque()
         # The slots that are taken, by identity. A connection that an interrupt loses between two steps (taken from the
         # pool, and not yet in a variable) ends there, and its slot with it, which removes the entry.
-        self._taken: dict[int, weakref.ref[Slot]] = {}
+        self._taken: dict[int, weakref.ref[PoolSlot]] = {}
         self._waiters: deque[Wakeup] = deque()
         self._mutex = Mutex()
         self._pid = os.getpid()  # last: in a child, an interrupt before it repeats the others
@@ -258,21 +260,21 @@ class Pool:
         self._free(connection.slot)
         connection.close()
         dropped = 1
-        if isinstance(error, Severed):
+        if isinstance(error, ConnectionBroken):
             dropped += self._empty()
         self._wake(dropped)
 
-    def _slot(self) -> Slot | None:
+    def _slot(self) -> PoolSlot | None:
         """Room for a new connection, if there is any."""
         with self._mutex:
             if len(self._taken) >= self._most:
                 return None
-            slot, taken = Slot(), self._taken
+            slot, taken = PoolSlot(), self._taken
             key = id(slot)
             taken[key] = weakref.ref(slot, lambda _: taken.pop(key, None))
             return slot
 
-    def _free(self, slot: Slot | None) -> None:
+    def _free(self, slot: PoolSlot | None) -> None:
         self._taken.pop(id(slot), None)
 
     def _wake(self, count: int) -> None:
@@ -319,7 +321,7 @@ class Pool:
                 with contextlib.suppress(ValueError):  # it was rung
                     self._waiters.remove(mine)
 
-    def _opened(self, slot: Slot, deadline_ns: int) -> Connection:
+    def _opened(self, slot: PoolSlot, deadline_ns: int) -> Connection:
         try:
             connection = Connection(self._address, deadline_ns)
             connection.slot = slot

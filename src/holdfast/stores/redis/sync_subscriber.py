@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 
 from holdfast.errors import BackendError, Timeout, Unavailable
-from holdfast.stores.redis.protocol import Garbled, ReplyError, Severed, pack, refusal
+from holdfast.stores.redis.protocol import ConnectionBroken, GarbledReply, ReplyError, pack, refusal
 from holdfast.stores.redis.sync_driver import Connection
 from holdfast.stores.redis.url import RedisAddress
 from holdfast.types import MS, NS
@@ -28,7 +28,7 @@ IDLE_MAX = 8
 DOUBT_NS = NS  # an ear that was idle for longer is confirmed before it is trusted
 
 
-class BlockingEars:
+class SyncSubscriber:
     """The listening connections of one engine in one process."""
 
     def __init__(self, address: RedisAddress) -> None:
@@ -36,12 +36,12 @@ class BlockingEars:
         self._start()
 
     def _start(self) -> None:
-        self._idle: deque[BlockingEar] = deque()
+        self._idle: deque[SyncSubscription] = deque()
         # Weak: the ear of a waiter that was interrupted before it had it does not count.
-        self._in_use: weakref.WeakSet[BlockingEar] = weakref.WeakSet()
+        self._in_use: weakref.WeakSet[SyncSubscription] = weakref.WeakSet()
         self._pid = os.getpid()  # last: in a child, an interrupt before it repeats the others
 
-    async def open(self, timeout_ns: int) -> BlockingEar:
+    async def open(self, timeout_ns: int) -> SyncSubscription:
         """An ear: an idle one if it still lives, else a new one, which the server has confirmed."""
         if self._pid != os.getpid():
             self._leave_to_parent()
@@ -56,7 +56,7 @@ class BlockingEars:
             if ear.sound(deadline_ns):
                 self._in_use.add(ear)
                 return ear
-        ear = BlockingEar(self, self._address)
+        ear = SyncSubscription(self, self._address)
         self._in_use.add(ear)
         try:
             ear.listen(deadline_ns)
@@ -65,7 +65,7 @@ class BlockingEars:
             raise
         return ear
 
-    def give_back(self, ear: BlockingEar, *, sound: bool) -> bool:
+    def give_back(self, ear: SyncSubscription, *, sound: bool) -> bool:
         """The waiter is done. True: the ear is kept for the next one."""
         self._in_use.discard(ear)
         if not sound or self._pid != os.getpid() or len(self._idle) >= IDLE_MAX:
@@ -94,10 +94,10 @@ class BlockingEars:
             ear.hang_up()
 
 
-class BlockingEar:
+class SyncSubscription:
     """One channel, and the connection that listens to it and to nothing else: a `waiter.Ear`."""
 
-    def __init__(self, ears: BlockingEars, address: RedisAddress) -> None:
+    def __init__(self, ears: SyncSubscriber, address: RedisAddress) -> None:
         self._ears = ears
         self._address = address
         self._channel = f"{address.namespace}:ear:{secrets.token_hex(8)}"
@@ -158,7 +158,7 @@ class BlockingEar:
         try:
             while self._connection.next_reply(deadline_ns) != hint:
                 pass  # meant for an earlier waiter
-        except (Severed, Garbled):
+        except (ConnectionBroken, GarbledReply):
             self.hang_up()
             return True
         except Timeout:

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.errors import BackendError, Unavailable
-from holdfast.stores.redis.commands import Asker
-from holdfast.stores.redis.protocol import Script, Word
+from holdfast.stores.redis.commands import CommandRetrier
+from holdfast.stores.redis.protocol import RedisScript, Word
 from holdfast.types import MS, NS
 
 LINE_NS = 600 * NS  # the queue of a key is forgotten when no waiter has joined or asked for so long: nothing leaks
@@ -31,10 +31,10 @@ LEAVE_NS = 500 * MS
 _JOIN_LEAST_NS, _JOIN_MOST_NS = 20 * MS, 2 * NS
 _AHEAD_US = 10**15  # a waiter that was woken and came too late precedes all that were not woken yet
 
-_LISTEN, _UNLISTEN = Script("listen"), Script("unlisten")
+_LISTEN, _UNLISTEN = RedisScript("listen"), RedisScript("unlisten")
 
 
-class Ear(Protocol):
+class WakeupSubscription(Protocol):
     """A channel that is listened to, lent to one waiter at a time."""
 
     @property
@@ -51,10 +51,10 @@ class Ear(Protocol):
         ...
 
 
-class Ears(Protocol):
+class WakeupSubscriber(Protocol):
     """One colour of listening."""
 
-    async def open(self, timeout_ns: int) -> Ear:
+    async def open(self, timeout_ns: int) -> WakeupSubscription:
         """An ear that is heard at from now on."""
         ...
 
@@ -68,7 +68,9 @@ class RedisWatch:
 
     __slots__ = ("_asker", "_closed", "_doubtful", "_ear", "_forget", "_in_line", "_keys", "_pid", "_waiting", "_woken")
 
-    def __init__(self, asker: Asker, ear: Ear, lock: str, line: str, forget: Callable[[RedisWatch], None]) -> None:
+    def __init__(
+        self, asker: CommandRetrier, ear: WakeupSubscription, lock: str, line: str, forget: Callable[[RedisWatch], None]
+    ) -> None:
         self._asker = asker
         self._ear = ear
         self._keys = (lock, line)

@@ -4,7 +4,7 @@ Promises: each key is granted, refused or released as it would be alone; all of 
 
 The write lock of a file is one for all. A program that keeps its own tables in the file of its leases, as the plane
 does, has one thread that writes; leases that are taken by another thread wait for that one, and it for them. So a
-thread that writes to the file may carry our steps in its own transactions: see `Carrier`.
+thread that writes to the file may carry our steps in its own transactions: see `TransactionHost`.
 
 Clock: that of the ledger; see `sqlite_judge`. The monotonic clock of the event loop, for time limits only.
 """
@@ -21,7 +21,7 @@ from holdfast.stores.sqlite.errors import damaged, is_busy, translated
 from holdfast.stores.sqlite.lease_table import (
     ACQUIRE,
     RELEASE,
-    Ledger,
+    LeaseTable,
     commit,
     digest,
     grant_parameters,
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @runtime_checkable
-class Carrier(Protocol):
+class TransactionHost(Protocol):
     """A writer to a SQLite file, driven from an event loop, that runs other steps in its transactions."""
 
     @property
@@ -56,7 +56,7 @@ class Carrier(Protocol):
 
 
 async def carried(
-    carrier: Carrier, step: Callable[[sqlite3.Connection], T], timeout_ns: int, *, lasting: bool = True
+    carrier: TransactionHost, step: Callable[[sqlite3.Connection], T], timeout_ns: int, *, lasting: bool = True
 ) -> T:
     """Have a step carried, within a time limit. `Timeout`: it is unknown whether it was, or will be."""
     try:
@@ -68,10 +68,10 @@ async def carried(
         raise Timeout(f"{carrier.path} did not answer within {timeout_ns / NS:.2g} s") from None
 
 
-class ManyLeases:
+class LeaseBatch:
     """Steps that concern many leases of one ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LeaseTable) -> None:
         self._ledger = ledger
 
     def alone(self, step: Callable[[sqlite3.Connection], T], timeout_ns: int) -> T:

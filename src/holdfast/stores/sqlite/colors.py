@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 
 from holdfast.errors import BackendError, Unavailable
-from holdfast.stores.sqlite.notify import LISTEN_TTL_NS, LoopEar, ThreadEar, ThreadEars
+from holdfast.stores.sqlite.notify import LISTEN_TTL_NS, SharedLoopListener, ThreadListener, ThreadListeners
 from holdfast.stores.sqlite.store import HINT_NS, SqliteStore
 from holdfast.stores.sqlite.worker_thread import LoopWorker
 from holdfast.types import NS
@@ -26,11 +26,11 @@ T = TypeVar("T")
 _REFRESH_NS: Final = LISTEN_TTL_NS // 2
 
 
-class ThreadColour:
+class ThreadColor:
     """Everything happens in the thread of the caller."""
 
     def __init__(self, close: Callable[[], None]) -> None:
-        self.ears = ThreadEars()
+        self.ears = ThreadListeners()
         self._close = close
 
     def caller(self) -> Hashable:
@@ -41,7 +41,7 @@ class ThreadColour:
         """Do it here and now."""
         return work(timeout_ns)
 
-    async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> ThreadWatch:
+    async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> ThreadSqliteWatch:
         """Listen with a socket of one's own."""
         try:
             ear = self.ears.take()
@@ -50,7 +50,7 @@ class ThreadColour:
         try:
             store.ledger.listeners.add(key, ear.address, LISTEN_TTL_NS, timeout_ns)
             store.start_listening(key, ear.address)
-            return ThreadWatch(store, self.ears, key, ear)
+            return ThreadSqliteWatch(store, self.ears, key, ear)
         except BaseException:
             store.stop_listening(ear.address)
             ear.close()  # it may be registered all the same: with the socket closed, the next notifier removes it
@@ -62,14 +62,14 @@ class ThreadColour:
         self._close()
 
 
-class ThreadWatch:
+class ThreadSqliteWatch:
     """A blocking waiter's ear."""
 
-    def __init__(self, store: SqliteStore, ears: ThreadEars, key: str, ear: ThreadEar) -> None:
+    def __init__(self, store: SqliteStore, ears: ThreadListeners, key: str, ear: ThreadListener) -> None:
         self._store = store
         self._ears = ears
         self._key = key
-        self._ear: ThreadEar | None = ear
+        self._ear: ThreadListener | None = ear
         self._listed_ns = time.monotonic_ns()
 
     async def wait(self, timeout_ns: int) -> bool:
@@ -87,7 +87,7 @@ class ThreadWatch:
                 return False
         return False
 
-    def _refresh(self, ear: ThreadEar, now: int, until: int) -> None:
+    def _refresh(self, ear: ThreadListener, now: int, until: int) -> None:
         self._listed_ns = now
         limit = min(HINT_NS, max(0, until - now))
         try:
@@ -112,14 +112,14 @@ class ThreadWatch:
             self._ears.give_back(ear)
 
 
-class LoopColour:
+class LoopColor:
     """Everything happens on a worker thread, in order; one socket listens for the whole loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, close: Callable[[], None]) -> None:
         self._loop = loop
         self.worker = LoopWorker(loop, name)
         self._close = close
-        self._ear: LoopEar | None = None
+        self._ear: SharedLoopListener | None = None
 
     def caller(self) -> Hashable:
         """The task."""
@@ -129,10 +129,10 @@ class LoopColour:
         """Do it on the worker."""
         return await self.worker.run(work, timeout_ns)
 
-    async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> LoopWatch:
+    async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> LoopSqliteWatch:
         """Listen with the socket of the loop."""
         try:
-            ear = self._ear = self._ear or LoopEar(self._loop)
+            ear = self._ear = self._ear or SharedLoopListener(self._loop)
         except OSError as error:
             raise Unavailable(f"no socket to listen with: {error.strerror or error}") from error
         address, hint = ear.take()
@@ -144,7 +144,7 @@ class LoopColour:
             self.worker.post(lambda left: store.ledger.listeners.remove(key, address, left), HINT_NS)
             raise
         store.start_listening(key, address)
-        return LoopWatch(store, self.worker, ear, key, address, hint)
+        return LoopSqliteWatch(store, self.worker, ear, key, address, hint)
 
     async def close(self) -> None:
         """Stop listening, and the worker, and close what the engine has: others who use it open it again."""
@@ -154,11 +154,17 @@ class LoopColour:
         await self.worker.stop(self._close, HINT_NS)
 
 
-class LoopWatch:
+class LoopSqliteWatch:
     """A task's ear."""
 
     def __init__(
-        self, store: SqliteStore, worker: LoopWorker, ear: LoopEar, key: str, address: str, hint: asyncio.Event
+        self,
+        store: SqliteStore,
+        worker: LoopWorker,
+        ear: SharedLoopListener,
+        key: str,
+        address: str,
+        hint: asyncio.Event,
     ) -> None:
         self._store = store
         self._worker = worker

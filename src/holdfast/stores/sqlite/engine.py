@@ -22,10 +22,10 @@ from holdfast.core.ports import Capabilities, Clock
 from holdfast.errors import BadInput
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.registry import redacted
-from holdfast.stores.sqlite.colors import LoopColour, ThreadColour
+from holdfast.stores.sqlite.colors import LoopColor, ThreadColor
 from holdfast.stores.sqlite.connection import SqliteFile
-from holdfast.stores.sqlite.lease_table import Ledger
-from holdfast.stores.sqlite.notify import Bell
+from holdfast.stores.sqlite.lease_table import LeaseTable
+from holdfast.stores.sqlite.notify import SocketNotifier
 from holdfast.stores.sqlite.store import CAPABILITIES, SqliteStore
 
 __all__ = ["CAPABILITIES", "SqliteEngine", "SqliteStore", "open_engine"]
@@ -49,9 +49,9 @@ class SqliteEngine:
         if synchronous not in _SYNCHRONOUS:
             raise BadInput("synchronous", f"{synchronous!r} is not a way to commit", "use normal or full")
         self._file = SqliteFile(path, synchronous=synchronous, busy_timeout_ns=busy_timeout_ns)
-        self._ledger = Ledger(self._file, clock or SystemClock())
-        self._bell = Bell()
-        self._blocking = SqliteStore(self._ledger, self._bell, ThreadColour(self.close))
+        self._ledger = LeaseTable(self._file, clock or SystemClock())
+        self._bell = SocketNotifier()
+        self._blocking = SqliteStore(self._ledger, self._bell, ThreadColor(self.close))
 
     @property
     def path(self) -> str:
@@ -70,7 +70,7 @@ class SqliteEngine:
 
     def asynchronous(self) -> SqliteStore:
         """Make a store for the running event loop, with a thread of its own until it is closed."""
-        colour = LoopColour(asyncio.get_running_loop(), "holdfast-sqlite", self.close)
+        colour = LoopColor(asyncio.get_running_loop(), "holdfast-sqlite", self.close)
         return SqliteStore(self._ledger, self._bell, colour)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.core.ports import Query
-from holdfast.stores.sqlite.liveness import Judge
+from holdfast.stores.sqlite.liveness import LivenessJudge
 from holdfast.stores.sqlite.schema import sql
 from holdfast.types import Busy
 
@@ -26,10 +26,10 @@ _DROP: Final = sql("drop")
 _RAISE: Final = sql("raise_fences")
 
 
-class SqliteMoment:
+class SqliteTransactionLocks:
     """See `ports.Moment`."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: LivenessJudge) -> None:
         self._judge = judge
 
     async def take(self, query: Query, keys: Sequence[str], *, unheard: bool = False) -> list[int | Busy]:

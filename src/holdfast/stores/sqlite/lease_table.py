@@ -20,8 +20,8 @@ from holdfast.core.ports import Clock
 from holdfast.errors import BackendError
 from holdfast.stores.sqlite.connection import SqliteFile
 from holdfast.stores.sqlite.host_identity import Host
-from holdfast.stores.sqlite.liveness import Judge, at
-from holdfast.stores.sqlite.notify import Listeners, addresses_of
+from holdfast.stores.sqlite.liveness import LivenessJudge, at
+from holdfast.stores.sqlite.notify import ListenerTable, addresses_of
 from holdfast.stores.sqlite.schema import sql
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Ownership, Renewal
 
@@ -62,13 +62,13 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-class Ledger:
+class LeaseTable:
     """Every step on the file. Addresses that a step returns are those of waiters who should be told."""
 
     def __init__(self, file: SqliteFile, clock: Clock) -> None:
         self.file = file
-        self.judge = Judge(file, clock)
-        self.listeners = Listeners(file, self.judge)
+        self.judge = LivenessJudge(file, clock)
+        self.listeners = ListenerTable(file, self.judge)
         self._until_sweep = 1  # the first grant sweeps, so that programs that run briefly do their share
 
     def ownership(self, grant: Grant, schema: str | None) -> Ownership:

@@ -27,7 +27,7 @@ def at(now_ns: int, later_ns: int) -> int:
     return min(now_ns + later_ns, _TIME_MAX)
 
 
-class Judge:
+class LivenessJudge:
     """Reads the clocks, and knows on what ground this process stands."""
 
     def __init__(self, file: SqliteFile, clock: Clock) -> None:

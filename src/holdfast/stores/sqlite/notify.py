@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.stores.sqlite.connection import SqliteFile
-from holdfast.stores.sqlite.liveness import Judge, at
+from holdfast.stores.sqlite.liveness import LivenessJudge, at
 from holdfast.stores.sqlite.notify_socket import PAUSE_S, HintListener, HintSender, LoopListener, Sent
 from holdfast.stores.sqlite.schema import sql
 from holdfast.types import MS, NS
@@ -47,10 +47,10 @@ def addresses_of(joined: str | None) -> list[str]:
     return joined.split(" ") if joined else []
 
 
-class Listeners:
+class ListenerTable:
     """The registrations of waiters, of all processes."""
 
-    def __init__(self, file: SqliteFile, judge: Judge) -> None:
+    def __init__(self, file: SqliteFile, judge: LivenessJudge) -> None:
         self._file = file
         self._judge = judge
 
@@ -93,7 +93,7 @@ _WAIT_MAX_MS: Final = 2**31 - 1
 _LABEL_BYTES_MAX: Final = 64
 
 
-class Bell:
+class SocketNotifier:
     """Sends hints. One socket for all threads of the process."""
 
     def __init__(self) -> None:
@@ -131,25 +131,25 @@ class Bell:
         self._sender.close()
 
 
-class ThreadEars:
+class ThreadListeners:
     """The sockets of blocking waiters. An idle one is kept for the next waiter."""
 
     def __init__(self) -> None:
-        self._idle: list[ThreadEar] = []
+        self._idle: list[ThreadListener] = []
         self._mutex = Mutex()
         self._pid = os.getpid()
 
-    def take(self) -> ThreadEar:
+    def take(self) -> ThreadListener:
         """Take an ear for one waiter. Raises OSError when there are no more descriptors."""
         self._notice_fork()
         with self._mutex:
             ear = self._idle.pop() if self._idle else None
         if ear is None:
-            return ThreadEar()
+            return ThreadListener()
         ear.drain()
         return ear
 
-    def give_back(self, ear: ThreadEar) -> None:
+    def give_back(self, ear: ThreadListener) -> None:
         """The waiter does not wait any more."""
         self._notice_fork()
         with self._mutex:
@@ -176,7 +176,7 @@ class ThreadEars:
             self._pid = os.getpid()  # last: an interrupt before it repeats the others
 
 
-class ThreadEar:
+class ThreadListener:
     """One waiter's socket."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class ThreadEar:
         self._listener.close()
 
 
-class LoopEar:
+class SharedLoopListener:
     """The socket of all waiters of one event loop. Each has a label, and an event that is set by a hint."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -15,10 +15,10 @@ from typing import Final, Protocol, TypeVar
 
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, Closed
-from holdfast.stores.sqlite.batch import Carrier, ManyLeases, carried
-from holdfast.stores.sqlite.in_transaction import SqliteMoment
-from holdfast.stores.sqlite.lease_table import Ledger
-from holdfast.stores.sqlite.notify import Bell
+from holdfast.stores.sqlite.batch import LeaseBatch, TransactionHost, carried
+from holdfast.stores.sqlite.in_transaction import SqliteTransactionLocks
+from holdfast.stores.sqlite.lease_table import LeaseTable
+from holdfast.stores.sqlite.notify import SocketNotifier
 from holdfast.stores.sqlite.notify_socket import SUPPORTED
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
 
@@ -35,7 +35,7 @@ def _left_ns(until_ns: int) -> int:
     return max(0, until_ns - time.monotonic_ns())
 
 
-class Colour(Protocol):
+class SqliteColor(Protocol):
     """How the blocking steps of the ledger are done, and how one waits for a hint."""
 
     def caller(self) -> Hashable:
@@ -58,10 +58,10 @@ class Colour(Protocol):
 class SqliteStore:
     """`ports.Store` on one file, in one colour."""
 
-    def __init__(self, ledger: Ledger, bell: Bell, colour: Colour) -> None:
+    def __init__(self, ledger: LeaseTable, bell: SocketNotifier, colour: SqliteColor) -> None:
         self.ledger = ledger
-        self._many = ManyLeases(ledger)
-        self._carrier: Carrier | None = None
+        self._many = LeaseBatch(ledger)
+        self._carrier: TransactionHost | None = None
         self._made = False  # whether the tables are there, for another connection to use
         self._bell = bell
         self._colour = colour
@@ -77,14 +77,18 @@ class SqliteStore:
         """See `ports.SharesDatabase`."""
         return self.ledger.ownership(grant, schema)
 
-    def within(self, database: str) -> SqliteMoment | None:
+    def within(self, database: str) -> SqliteTransactionLocks | None:
         """See `ports.LocksWithin`. The tables are there once the store has been used."""
         same = self.ledger.file.path == str(Path(database).absolute())
-        return SqliteMoment(self.ledger.judge) if same and self._safe_with(self._carrier) else None
+        return SqliteTransactionLocks(self.ledger.judge) if same and self._safe_with(self._carrier) else None
 
     def ride(self, database: object) -> bool:
         """See `ports.RidesAlong`."""
-        if isinstance(database, Carrier) and database.path == self.ledger.file.path and self._safe_with(database):
+        if (
+            isinstance(database, TransactionHost)
+            and database.path == self.ledger.file.path
+            and self._safe_with(database)
+        ):
             self._carrier = database
         return self._carrier is database
 
@@ -98,7 +102,7 @@ class SqliteStore:
         self.ledger.granting(len(asks))  # their release sweeps
         return self._many.granting(asks)
 
-    def _safe_with(self, carrier: Carrier | None) -> bool:
+    def _safe_with(self, carrier: TransactionHost | None) -> bool:
         """Whether the commits of another are as safe as ours are asked to be."""
         return self.ledger.file.synchronous != "full" or (carrier is not None and carrier.durable)
 

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 from typing import cast
 
-from holdfast.core.ports import TakesMany
-from holdfast.testing.conformance.check import Chapter, Claim, expect, expect_equal
+from holdfast.core.ports import AcquiresMany
+from holdfast.testing.conformance.check import Claim, StoreChapter, expect, expect_equal
 from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
 from holdfast.types import Ask, Busy, Grant
 
-chapter = Chapter()
+chapter = StoreChapter()
 check = chapter.check
 
 _MANY = 40
 
 
-async def _open(world: World) -> TakesMany:
-    return cast("TakesMany", await world.open())
+async def _open(world: World) -> AcquiresMany:
+    return cast("AcquiresMany", await world.open())
 
 
 async def _granted(world: World, asks: list[Ask]) -> list[Grant]:

@@ -66,7 +66,7 @@ class Check:
         await self.body(world)
 
 
-class Chapter:
+class StoreChapter:
     """The checks of one file, in the order in which they are written there."""
 
     def __init__(self) -> None:

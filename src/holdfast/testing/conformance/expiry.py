@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from holdfast.core.lease.timing import drift_ns
-from holdfast.testing.conformance.check import Chapter, expect, expect_equal
+from holdfast.testing.conformance.check import StoreChapter, expect, expect_equal
 from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
 from holdfast.types import NS, Renewal
 
-chapter = Chapter()
+chapter = StoreChapter()
 check = chapter.check
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from holdfast.core.ports import Store
 from holdfast.errors import Timeout, Unavailable
 from holdfast.testing.conformance import subprocess
-from holdfast.testing.conformance.check import Chapter, Claim, expect, expect_equal, expect_no_token
+from holdfast.testing.conformance.check import Claim, StoreChapter, expect, expect_equal, expect_no_token
 from holdfast.testing.conformance.environment import CALL_NS, World
 from holdfast.types import Ask, Busy, Grant
 
-chapter = Chapter()
+chapter = StoreChapter()
 check = chapter.check
 
 

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from holdfast.testing.conformance.check import Chapter, Claim, expect, expect_equal
+from holdfast.testing.conformance.check import Claim, StoreChapter, expect, expect_equal
 from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
 from holdfast.types import Renewal
 
-chapter = Chapter()
+chapter = StoreChapter()
 check = chapter.check
 
 FENCE_MAX = 2**63  # a fence is stored beside the data it guards, in a signed 64-bit column

@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.core.ports import Store
-from holdfast.testing.conformance.check import Chapter, Claim, Violation, expect, expect_equal, expect_no_token
+from holdfast.testing.conformance.check import Claim, StoreChapter, Violation, expect, expect_equal, expect_no_token
 from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
 from holdfast.types import AuditRecord, Renewal
 
-chapter = Chapter()
+chapter = StoreChapter()
 check = chapter.check
 
 _ODD = ["*", "?", "[a]", "[", "]", "\\", "\\*", "%", "_", "^", "$", ".", "'", '"', "a"]

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from holdfast.testing.conformance.check import Chapter, Violation, expect_equal
+from holdfast.testing.conformance.check import StoreChapter, Violation, expect_equal
 from holdfast.testing.conformance.environment import CALL_NS, World
 from holdfast.types import KEY_BYTES_MAX, Renewal
 
-chapter = Chapter()
+chapter = StoreChapter()
 check = chapter.check
 
 # What a careless store confuses: by case, by normal form, by trimming, by escaping, by its own suffixes.

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from holdfast.testing.conformance.check import Chapter, expect, expect_equal
+from holdfast.testing.conformance.check import StoreChapter, expect, expect_equal
 from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
 from holdfast.types import NS, Busy, Grant, Renewal
 
-chapter = Chapter()
+chapter = StoreChapter()
 check = chapter.check
 
 _BATCH = 300  # above the usual size of a batch, so that a store that splits batches has to put them together again

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from holdfast.core.ports import Store, Watch
-from holdfast.testing.conformance.check import Chapter, Claim, Violation, expect, expect_equal
+from holdfast.testing.conformance.check import Claim, StoreChapter, Violation, expect, expect_equal
 from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
 from holdfast.types import MS, Ask, Grant
 
-chapter = Chapter()
+chapter = StoreChapter()
 check = chapter.check
 
 

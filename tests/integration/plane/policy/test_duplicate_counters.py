@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.plane.db.open import open_database
 from holdfast.plane.policy.duplicate_counters import (
     BUCKET_NS,
@@ -41,7 +41,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def fell_back(recorder: Recorder, times: int = 1, kind: Kind = Kind.FELL_BACK, risk: str = "low") -> None:
+def fell_back(recorder: Recorder, times: int = 1, kind: EventKind = EventKind.FELL_BACK, risk: str = "low") -> None:
     for _ in range(times):
         if recorder.tally(kind, "workflow.run"):
             recorder.note(Record(kind, 0, "k", "workflow.run", risk=risk))
@@ -58,7 +58,7 @@ async def test_counts_of_all_processes_are_summed_by_what_they_are_about(place: 
     b = DuplicateCounters(place, clock, process="b")
     fell_back(recorder, 3)
     fell_back(recorder, 2, risk="money")
-    fell_back(recorder, 4, kind=Kind.EXERCISED)
+    fell_back(recorder, 4, kind=EventKind.EXERCISED)
     for signals in (a, b):
         signals.step_repeated(run="r-1", step="fetch")
         signals.publish_repeated(job="j-1")

@@ -9,26 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import check
 from holdfast.types import NS
 
 
-def seen(kind: Kind, at: float, fence: int, began: float | None = None, until: float | None = None, **m: Any) -> Record:
+def seen(
+    kind: EventKind, at: float, fence: int, began: float | None = None, until: float | None = None, **m: Any
+) -> Record:
     times = [None if each is None else round(each * NS) for each in (began, until)]
     return Record(kind, round(at * NS), "k", fence=fence, began_ns=times[0], until_ns=times[1], **m)
 
 
 def granted(fence: int, at: float, **more: Any) -> Record:
-    return seen(Kind.GRANTED, at, fence, at - 0.1, at + 27, owner=f"owner-{fence}", **more)
+    return seen(EventKind.GRANTED, at, fence, at - 0.1, at + 27, owner=f"owner-{fence}", **more)
 
 
 def released(fence: int, at: float, began: float) -> Record:
-    return seen(Kind.RELEASED, at, fence, began)
+    return seen(EventKind.RELEASED, at, fence, began)
 
 
 def lost(fence: int, at: float, until: float, reason: str = "expired") -> Record:
-    return seen(Kind.LOST, at, fence, at - 30, until, reason=reason, ok=False)
+    return seen(EventKind.LOST, at, fence, at - 30, until, reason=reason, ok=False)
 
 
 def rules(*history: Record, skew: float = 0) -> list[str]:
@@ -41,7 +43,7 @@ def rules(*history: Record, skew: float = 0) -> list[str]:
         [granted(1, 10), released(1, 20, 19.9), granted(2, 15), released(2, 17, 16.9)],
         [granted(1, 10), released(1, 20, 19.9), granted(2, 15), lost(2, 40, 42)],
         [granted(1, 10), lost(1, 60, 36.7), granted(2, 30), released(2, 50, 49)],
-        [granted(1, 10), seen(Kind.RELEASE_REFUSED, 20, 1, 19.9, ok=False), granted(2, 15), released(2, 17, 16.9)],
+        [granted(1, 10), seen(EventKind.RELEASE_REFUSED, 20, 1, 19.9, ok=False), granted(2, 15), released(2, 17, 16.9)],
         [
             granted(1, 10),
             released(1, 99, 98),
@@ -73,9 +75,14 @@ def test_two_that_certainly_held_one_key_at_once_are_found(history: list[Record]
         # No end is recorded: it may have been released immediately.
         [granted(1, 10), granted(2, 11), released(2, 12, 11.9)],
         # An operator broke it in between.
-        [granted(1, 10), seen(Kind.FORCED, 12, 2), granted(3, 13), released(3, 15, 14), lost(1, 16, 37, "stolen")],
+        [granted(1, 10), seen(EventKind.FORCED, 12, 2), granted(3, 13), released(3, 15, 14), lost(1, 16, 37, "stolen")],
         # What was seen at the store, and what has no times, is left to other rules.
-        [seen(Kind.GRANTED, 10, 1), seen(Kind.RELEASED, 20, 1), seen(Kind.GRANTED, 15, 2), seen(Kind.RELEASED, 30, 2)],
+        [
+            seen(EventKind.GRANTED, 10, 1),
+            seen(EventKind.RELEASED, 20, 1),
+            seen(EventKind.GRANTED, 15, 2),
+            seen(EventKind.RELEASED, 30, 2),
+        ],
     ],
 )
 def test_what_is_not_certain_is_not_claimed(history: list[Record]) -> None:
@@ -100,13 +107,13 @@ def test_leases_that_follow_each_other_break_no_rule(turns: list[tuple[float, fl
 
 
 def test_clocks_that_are_apart_are_allowed_for() -> None:
-    history = [granted(7, 10), seen(Kind.GRANTED, 10.3, 6, 10.2)]
+    history = [granted(7, 10), seen(EventKind.GRANTED, 10.3, 6, 10.2)]
     assert rules(*history) == ["C2"]
     assert rules(*history, skew=0.5) == []
 
 
 def write(fence: int, began: float, at: float, *, ok: bool = True, **more: Any) -> Record:
-    return seen(Kind.WRITE, at, fence, began, ok=ok, resource="row 1", **more)
+    return seen(EventKind.WRITE, at, fence, began, ok=ok, resource="row 1", **more)
 
 
 def test_a_stale_write_that_was_accepted_is_found_in_what_writers_saw() -> None:

@@ -9,16 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history import prefilter
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import check
 
 LEDGER = (
-    *(Kind.GRANTED, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LOST, Kind.FORCED),
-    *(Kind.PROMOTED, Kind.LET_GO, Kind.FELL_BACK, Kind.UNCONFIRMED, Kind.WRITE, Kind.READ, Kind.DUPLICATE),
+    *(
+        EventKind.GRANTED,
+        EventKind.RELEASED,
+        EventKind.RELEASE_REFUSED,
+        EventKind.RELEASE_FAILED,
+        EventKind.LOST,
+        EventKind.FORCED,
+    ),
+    *(
+        EventKind.PROMOTED,
+        EventKind.LET_GO,
+        EventKind.FELL_BACK,
+        EventKind.UNCONFIRMED,
+        EventKind.WRITE,
+        EventKind.READ,
+        EventKind.DUPLICATE,
+    ),
 )
 
 
-def seen(kind: Kind, at: int, fence: int | None, key: str = "k", **more: Any) -> Record:
+def seen(kind: EventKind, at: int, fence: int | None, key: str = "k", **more: Any) -> Record:
     return Record(kind, at, key, owner="a", fence=fence, **more)
 
 
@@ -27,12 +42,12 @@ def of(*records: Record) -> set[str] | None:
 
 
 ORDINARY = (
-    seen(Kind.GRANTED, 10, 1, began_ns=9, until_ns=40),
-    seen(Kind.UNCONFIRMED, 15, 1),
-    seen(Kind.RELEASED, 20, 1, began_ns=18),
-    seen(Kind.GRANTED, 20, 2, began_ns=19, until_ns=60),
-    seen(Kind.RELEASE_FAILED, 30, 2, began_ns=29),
-    seen(Kind.GRANTED, 90, 7, began_ns=80, until_ns=120),
+    seen(EventKind.GRANTED, 10, 1, began_ns=9, until_ns=40),
+    seen(EventKind.UNCONFIRMED, 15, 1),
+    seen(EventKind.RELEASED, 20, 1, began_ns=18),
+    seen(EventKind.GRANTED, 20, 2, began_ns=19, until_ns=60),
+    seen(EventKind.RELEASE_FAILED, 30, 2, began_ns=29),
+    seen(EventKind.GRANTED, 90, 7, began_ns=80, until_ns=120),
 )
 
 
@@ -43,27 +58,27 @@ def test_a_key_that_is_granted_and_given_back_in_turn_is_ordinary() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        seen(Kind.GRANTED, 95, 8),  # the lease before has not ended
-        seen(Kind.RELEASED, 95, 6),  # the end of another lease
-        seen(Kind.RELEASED, 95, 7, began_ns=96),  # a clock that was set back
-        seen(Kind.LOST, 95, 7),
-        seen(Kind.FORCED, 95, 8),
-        seen(Kind.WRITE, 95, 7),
+        seen(EventKind.GRANTED, 95, 8),  # the lease before has not ended
+        seen(EventKind.RELEASED, 95, 6),  # the end of another lease
+        seen(EventKind.RELEASED, 95, 7, began_ns=96),  # a clock that was set back
+        seen(EventKind.LOST, 95, 7),
+        seen(EventKind.FORCED, 95, 8),
+        seen(EventKind.WRITE, 95, 7),
     ],
 )
 def test_whatever_else_happens_to_a_key_makes_it_a_suspect(odd: Record) -> None:
-    other = seen(Kind.GRANTED, 99, 1, "other")
+    other = seen(EventKind.GRANTED, 99, 1, "other")
     assert of(*ORDINARY, odd, other) == {"k"}
 
 
 @pytest.mark.parametrize("fence", [None, 0, -1, 6, 7])
 def test_a_fence_that_does_not_rise_makes_a_suspect(fence: int | None) -> None:
-    assert of(*ORDINARY, seen(Kind.RELEASED, 95, 7), seen(Kind.GRANTED, 96, fence)) == {"k"}
+    assert of(*ORDINARY, seen(EventKind.RELEASED, 95, 7), seen(EventKind.GRANTED, 96, fence)) == {"k"}
 
 
 def test_a_history_in_which_the_store_was_watched_is_left_to_the_rules() -> None:
-    assert of(*ORDINARY, seen(Kind.HANDED, 95, 8)) is None
-    assert of(*ORDINARY, Record(Kind.HEALED, 99, "")) is None
+    assert of(*ORDINARY, seen(EventKind.HANDED, 95, 8)) is None
+    assert of(*ORDINARY, Record(EventKind.HEALED, 99, "")) is None
 
 
 records = st.builds(
@@ -86,9 +101,9 @@ def histories(draw: st.DrawFn) -> list[Record]:
     history, at = [], 0
     for fence, (wait, work, slip, key) in enumerate(draw(turns), 1):
         at += wait
-        history.append(seen(Kind.GRANTED, at, fence, key, began_ns=at - slip, until_ns=at + 20))
+        history.append(seen(EventKind.GRANTED, at, fence, key, began_ns=at - slip, until_ns=at + 20))
         at += work
-        history.append(seen(Kind.RELEASED, at, fence, key, began_ns=at - min(slip, work)))
+        history.append(seen(EventKind.RELEASED, at, fence, key, began_ns=at - min(slip, work)))
     for record in draw(st.lists(records, max_size=3)):
         history.insert(draw(st.integers(0, len(history))), record)
     return history

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.backoff import Fixed, jittered
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.tuning.burstiness import Burstiness
 from holdfast.core.tuning.contention import ContentionReader
 from holdfast.core.tuning.retry import Arrival, guardrails, replay, worst_minute
@@ -100,13 +100,13 @@ def test_guardrails_are_sentences_with_the_arithmetic() -> None:
 @pytest.mark.requires("R157")
 def test_arrivals_are_read_off_a_history() -> None:
     records = [
-        Record(Kind.GRANTED, 10, "k", "f", "one", 1, began_ns=5),
-        Record(Kind.BUSY, 20, "k", "f", "two"),
-        Record(Kind.BUSY, 520, "k", "f", "two"),
-        Record(Kind.RELEASED, 600, "k", "f", "one", 1),
-        Record(Kind.GRANTED, 1025, "k", "f", "two", 2, began_ns=1020),
-        Record(Kind.LOST, 2000, "k", "f", "two", 2),
-        Record(Kind.GRANTED, 3000, "k", "f", "two", 3, began_ns=2990),
+        Record(EventKind.GRANTED, 10, "k", "f", "one", 1, began_ns=5),
+        Record(EventKind.BUSY, 20, "k", "f", "two"),
+        Record(EventKind.BUSY, 520, "k", "f", "two"),
+        Record(EventKind.RELEASED, 600, "k", "f", "one", 1),
+        Record(EventKind.GRANTED, 1025, "k", "f", "two", 2, began_ns=1020),
+        Record(EventKind.LOST, 2000, "k", "f", "two", 2),
+        Record(EventKind.GRANTED, 3000, "k", "f", "two", 3, began_ns=2990),
     ]
     found = ContentionReader().read(records)["f"]
     assert found.arrivals == [Arrival(5, "k", 590), Arrival(20, "k", 975)]

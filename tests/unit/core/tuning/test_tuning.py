@@ -14,18 +14,18 @@ from holdfast.core.lease import timing
 from holdfast.core.lease.timing import settle
 from holdfast.core.timer_wheel import SLOT_NS
 from holdfast.core.tuning import ttl
-from holdfast.core.tuning.drift import Against, SettingNames, disagreements
+from holdfast.core.tuning.drift import DriftKind, SettingNames, disagreements
 from holdfast.core.tuning.explain import mechanisms, sentences
-from holdfast.core.tuning.percentiles import Figure, of_counts, of_durations
+from holdfast.core.tuning.percentiles import SourcedDuration, of_counts, of_durations
 from holdfast.core.tuning.ttl import (
     MOST_PARTS,
     STEP_NS,
     TAILS,
     USUAL_PARTS,
     Binding,
-    Demand,
     Detection,
-    Evidence,
+    FamilyDemand,
+    FamilyEvidence,
     Recommendation,
     longest_ttl_ns,
     margin_ns,
@@ -41,17 +41,17 @@ short = st.integers(0, 20 * 1000).map(lambda ms: ms * MS)
 NAMES = SettingNames("ttl", "renew_every", "failures")
 
 
-def given_(ns: int | None) -> Figure | None:
-    return None if ns is None else Figure(ns, "given")
+def given_(ns: int | None) -> SourcedDuration | None:
+    return None if ns is None else SourcedDuration(ns, "given")
 
 
-def seconds(value: float) -> Figure:
-    return Figure(round(value * NS), "given")
+def seconds(value: float) -> SourcedDuration:
+    return SourcedDuration(round(value * NS), "given")
 
 
 def work(hold: float, jitter: float, guard: float | None = None, slo: float | None = None) -> Recommendation:
-    known = Evidence("work", renewed=False, hold=seconds(hold))
-    asked = Demand(
+    known = FamilyEvidence("work", renewed=False, hold=seconds(hold))
+    asked = FamilyDemand(
         slo=None if slo is None else seconds(slo),
         jitter=seconds(jitter),
         guard=None if guard is None else seconds(guard),
@@ -62,12 +62,12 @@ def work(hold: float, jitter: float, guard: float | None = None, slo: float | No
 def kept(
     tail: float, pause: float, slo: float | None, present: float | None = None, every: float | None = None
 ) -> Recommendation:
-    known = Evidence("kept", tail=seconds(tail), pauses=(seconds(pause),))
+    known = FamilyEvidence("kept", tail=seconds(tail), pauses=(seconds(pause),))
     return recommend(known, demand(slo, present, every))
 
 
-def demand(slo: float | None, present: float | None, every: float | None = None, failures: int = 3) -> Demand:
-    return Demand(
+def demand(slo: float | None, present: float | None, every: float | None = None, failures: int = 3) -> FamilyDemand:
+    return FamilyDemand(
         slo=None if slo is None else seconds(slo),
         present=None if present is None else seconds(present),
         every=None if every is None else seconds(every),
@@ -88,19 +88,19 @@ def test_the_worked_example_comes_out_exactly() -> None:
 @pytest.mark.requires("R116")
 def test_a_ttl_of_60_s_cannot_keep_a_takeover_slo_of_30_s_and_that_is_said_with_what_could() -> None:
     asked = demand(30, 60)
-    found = recommend(Evidence("job", tail=seconds(0.1)), asked)
+    found = recommend(FamilyEvidence("job", tail=seconds(0.1)), asked)
     said = sentences(asked, found)
     assert said[0].startswith("a takeover SLO of 30 s is impossible with a TTL of 60 s unless")
     assert "60 s + 1 s = 61 s; it allows at most 29 s" in said[0]
     assert (found.ttl_ns, found.binding, found.possible) == (29 * NS, Binding.SLO, True)
     (wrong,) = disagreements(SettingNames("job_ttl"), asked, found)
-    assert (wrong.against, wrong.by_ns) == (Against.SLO, 31 * NS)
+    assert (wrong.against, wrong.by_ns) == (DriftKind.SLO, 31 * NS)
 
 
 @pytest.mark.requires("R116", "R120")
 @pytest.mark.parametrize("found", [work(48, 4, slo=30), kept(0.5, 13, slo=15)], ids=["work", "silence"])
 def test_an_slo_that_no_ttl_can_keep_is_called_impossible_and_another_mechanism_is_named(found: Recommendation) -> None:
-    said = sentences(Demand(slo=found.slo), found)
+    said = sentences(FamilyDemand(slo=found.slo), found)
     assert not found.possible
     assert "no TTL keeps a takeover SLO" in said[0]
     assert said[1:][: len(mechanisms(found.renewed))] == [f"instead: {each}" for each in mechanisms(found.renewed)]
@@ -121,7 +121,7 @@ def test_a_renewed_lease_is_bound_by_pauses_from_below_and_by_the_slo_from_above
     assert kept(0.1, 1, slo=30, present=60).binding is Binding.SLO
     short_one = kept(0.1, 5, slo=30, present=5)
     assert (short_one.binding, short_one.possible) == (Binding.SILENCE, True)
-    long_job = Evidence("kept", hold=seconds(500), tail=seconds(0.1), pauses=(seconds(1),))
+    long_job = FamilyEvidence("kept", hold=seconds(500), tail=seconds(0.1), pauses=(seconds(1),))
     assert recommend(long_job, demand(30, 60)).ttl_ns == kept(0.1, 1, slo=30, present=60).ttl_ns
 
 
@@ -139,13 +139,13 @@ def test_under_high_jitter_renewals_come_more_often_and_the_failure_budget_follo
 @pytest.mark.requires("R118", "R119")
 def test_an_interval_and_a_budget_that_are_set_stay_if_they_do_and_are_named_if_they_do_not() -> None:
     fine = demand(30, 24, 6, failures=4)
-    found = recommend(Evidence("k", tail=seconds(0.1), pauses=(seconds(2),)), fine)
+    found = recommend(FamilyEvidence("k", tail=seconds(0.1), pauses=(seconds(2),)), fine)
     assert found.timing == fine.timing
     assert disagreements(NAMES, fine, found) == []
     rare = demand(30, 24, 17)
-    found = recommend(Evidence("k", tail=seconds(0.1), pauses=(seconds(2),)), rare)
+    found = recommend(FamilyEvidence("k", tail=seconds(0.1), pauses=(seconds(2),)), rare)
     (wrong,) = disagreements(NAMES, rare, found)
-    assert (wrong.setting, wrong.against) == ("renew_every", Against.EVIDENCE)
+    assert (wrong.setting, wrong.against) == ("renew_every", DriftKind.EVIDENCE)
     assert wrong.text.startswith("renewed every 17 s, a lease of 24 s outlives ")
     assert wrong.text.endswith("; renew every 8 s")
     assert found.timing == settle(ttl=24), "three renewals in a TTL"
@@ -153,7 +153,7 @@ def test_an_interval_and_a_budget_that_are_set_stay_if_they_do_and_are_named_if_
         sentences(rare, found)
     )
     curt = demand(30, 24, failures=1)
-    found = recommend(Evidence("k", tail=seconds(0.1), pauses=(seconds(2),)), curt)
+    found = recommend(FamilyEvidence("k", tail=seconds(0.1), pauses=(seconds(2),)), curt)
     (wrong,) = disagreements(NAMES, curt, found)
     assert wrong.setting == "failures"
     assert wrong.text == (
@@ -168,15 +168,17 @@ def test_an_interval_and_a_budget_that_are_set_stay_if_they_do_and_are_named_if_
 def test_work_that_is_not_renewed_fits_into_what_the_library_trusts(
     hold: int, jitter: int, tail: int, slo: int | None
 ) -> None:
-    known = Evidence("work", renewed=False, hold=given_(hold), tail=given_(tail))
-    found = recommend(known, Demand(slo=given_(slo), jitter=given_(jitter)))
+    known = FamilyEvidence("work", renewed=False, hold=given_(hold), tail=given_(tail))
+    found = recommend(known, FamilyDemand(slo=given_(slo), jitter=given_(jitter)))
     assert found.timing is not None
     assert found.timing.loss_age_ns() >= hold + jitter, "the holder still trusts it when the slowest work is done"
     assert not found.timing.auto_renew
     assert sum(term.ns for term in found.terms) == found.ttl_ns or found.ttl_ns == timing.TTL_MIN_NS
     assert found.possible is (slo is None or (found.takeover_ns or 0) <= slo)
-    longer = recommend(Evidence("work", renewed=False, hold=given_(hold + NS)), Demand(jitter=given_(jitter)))
-    shorter = recommend(Evidence("work", renewed=False, hold=given_(hold)), Demand(jitter=given_(jitter)))
+    longer = recommend(
+        FamilyEvidence("work", renewed=False, hold=given_(hold + NS)), FamilyDemand(jitter=given_(jitter))
+    )
+    shorter = recommend(FamilyEvidence("work", renewed=False, hold=given_(hold)), FamilyDemand(jitter=given_(jitter)))
     assert (longer.ttl_ns or 0) > (shorter.ttl_ns or 0)
 
 
@@ -193,11 +195,11 @@ def test_a_renewed_lease_keeps_both_bounds_or_says_that_it_cannot(
     tail: int, pause: int, slo: int | None, present: int | None, every: int | None, failures: int
 ) -> None:
     """Whatever is set now: an interval as thousandths of the TTL, and a failure budget."""
-    known = Evidence("kept", tail=given_(tail), pauses=(Figure(pause, "seen"),))
+    known = FamilyEvidence("kept", tail=given_(tail), pauses=(SourcedDuration(pause, "seen"),))
     if present is not None and present < timing.TTL_MIN_NS:
         present = None
     set_ns = None if every is None or present is None else max(MS, present * every // 1000)
-    asked = Demand(slo=given_(slo), present=given_(present), every=given_(set_ns), failures=failures)
+    asked = FamilyDemand(slo=given_(slo), present=given_(present), every=given_(set_ns), failures=failures)
     found = recommend(known, asked)
     made = found.timing
     assert made is not None
@@ -212,14 +214,14 @@ def test_a_renewed_lease_keeps_both_bounds_or_says_that_it_cannot(
     elif slo is not None:
         assert found.binding in {Binding.SILENCE, Binding.SHORTEST}
         assert not outlives(made.ttl_ns - STEP_NS, MOST_PARTS, TAILS * tail + budgeted) or slo < timing.TTL_MIN_NS
-    ours = Demand(
+    ours = FamilyDemand(
         slo=given_(slo),
-        present=Figure(made.ttl_ns, "recommended"),
-        every=Figure(made.renew_every_ns, "recommended"),
+        present=SourcedDuration(made.ttl_ns, "recommended"),
+        every=SourcedDuration(made.renew_every_ns, "recommended"),
         failures=made.failures_max,
     )
     agreed = disagreements(NAMES, ours, found)
-    assert [each.against for each in agreed] == ([] if found.possible else [Against.SLO])
+    assert [each.against for each in agreed] == ([] if found.possible else [DriftKind.SLO])
     if found.possible and not found.too_long:
         assert recommend(known, ours).timing == made, "what is recommended is then left as it is"
 
@@ -233,8 +235,8 @@ def test_more_slo_never_gives_a_shorter_ttl_and_more_tail_never_one_below_what_i
         present = None
 
     def found(slo_ns: int, tail_ns: int) -> Recommendation:
-        asked = Demand(slo=given_(slo_ns), present=given_(present))
-        return recommend(Evidence("kept", tail=given_(tail_ns)), asked)
+        asked = FamilyDemand(slo=given_(slo_ns), present=given_(present))
+        return recommend(FamilyEvidence("kept", tail=given_(tail_ns)), asked)
 
     assert (found(slo, tail).ttl_ns or 0) <= (found(slo + more, tail).ttl_ns or 0)
     for parts in (USUAL_PARTS, MOST_PARTS):
@@ -261,7 +263,9 @@ def test_a_quick_retry_of_the_library_is_never_later_than_the_calculator_takes_i
 @pytest.mark.requires("R119")
 @given(tail=short, pause=short, slo=st.integers(1000, 100_000).map(lambda ms: ms * MS))
 def test_the_failure_budget_never_ends_a_lease_before_its_deadline(tail: int, pause: int, slo: int) -> None:
-    found = recommend(Evidence("k", tail=given_(tail), pauses=(Figure(pause, "seen"),)), Demand(slo=given_(slo)))
+    found = recommend(
+        FamilyEvidence("k", tail=given_(tail), pauses=(SourcedDuration(pause, "seen"),)), FamilyDemand(slo=given_(slo))
+    )
     made = found.timing
     assert made is not None
     standing = lease.granted(Instant(0, 0, 0))
@@ -274,7 +278,7 @@ def test_the_failure_budget_never_ends_a_lease_before_its_deadline(tail: int, pa
 
 
 def test_a_pause_that_cannot_be_told_from_a_death_is_named_and_not_budgeted_for() -> None:
-    known = Evidence("k", tail=seconds(0.1), pauses=(seconds(2), seconds(300)))
+    known = FamilyEvidence("k", tail=seconds(0.1), pauses=(seconds(2), seconds(300)))
     found = recommend(known, demand(30, 30))
     assert [(term.name, term.ns // MS) for term in found.terms] == [("4 x store tail", 400), ("longest pause", 2000)]
     assert found.too_long == (seconds(300),)
@@ -283,12 +287,12 @@ def test_a_pause_that_cannot_be_told_from_a_death_is_named_and_not_budgeted_for(
 
 
 def test_what_is_not_known_gives_no_recommendation_but_its_reason() -> None:
-    nothing = recommend(Evidence("k", no_tail="not enough data: 12 requests"), demand(30, 60))
+    nothing = recommend(FamilyEvidence("k", no_tail="not enough data: 12 requests"), demand(30, 60))
     assert (nothing.timing, nothing.ttl_ns, nothing.takeover_ns, nothing.possible) == (None, None, None, True)
     said = sentences(demand(30, 60), nothing)
     assert said[0] == "no recommendation: not enough data: 12 requests"
     assert "impossible with a TTL of 60 s" in said[1]
-    unseen = recommend(Evidence("k", renewed=False, tail=seconds(1), no_hold="12 holds"), Demand())
+    unseen = recommend(FamilyEvidence("k", renewed=False, tail=seconds(1), no_hold="12 holds"), FamilyDemand())
     assert unseen.refused == "12 holds"
 
 
@@ -298,14 +302,14 @@ def test_a_hold_that_no_lease_may_outlast_is_refused_with_the_sum(hold: float) -
         found = work(hold, 1, guard)
         assert found.timing is None
         assert "no lease may last longer" in (found.refused or "")
-    silent = recommend(Evidence("k"), Demand(jitter=seconds(hold)))
+    silent = recommend(FamilyEvidence("k"), FamilyDemand(jitter=seconds(hold)))
     assert "which no lease outlives" in (silent.refused or "")
 
 
 def test_a_guard_below_the_drift_is_taken_and_remarked_upon() -> None:
     found = work(18, 4, 0.1)
     assert found.ttl_ns == 22_100 * MS
-    assert any("by which clocks may disagree" in each for each in sentences(Demand(), found))
+    assert any("by which clocks may disagree" in each for each in sentences(FamilyDemand(), found))
 
 
 @pytest.mark.requires("R158")
@@ -313,7 +317,7 @@ def test_retry_delays_of_a_family_are_held_against_its_ttl_and_its_median_hold()
     asked, found = demand(None, 30), kept(0.1, 1, None, 30)
     assert disagreements(SettingNames("ttl"), asked, found, Fixed(500 * MS), 100 * MS) == []
     (wrong,) = disagreements(SettingNames("ttl"), asked, found, Fixed(500 * MS), 2 * NS)
-    assert (wrong.setting, wrong.against, wrong.by_ns) == ("scheduler.busy_delay", Against.RETRY, 1500 * MS)
+    assert (wrong.setting, wrong.against, wrong.by_ns) == ("scheduler.busy_delay", DriftKind.RETRY, 1500 * MS)
     assert "not above the median hold of 2 s" in wrong.text
     (wide,) = disagreements(SettingNames("ttl"), demand(None, 1), kept(0.01, 0.01, None, 1), jittered(0.5, 0.3), None)
     assert wide.setting == "scheduler.busy_jitter"
@@ -323,9 +327,9 @@ def test_retry_delays_of_a_family_are_held_against_its_ttl_and_its_median_hold()
 def test_a_spread_says_how_it_was_made_and_never_too_few_beyond() -> None:
     exact = of_durations([ms * MS for ms in range(1, 201)], "holds")
     assert (exact.p50_ns, exact.p95_ns, exact.p99_ns, exact.longest_ns) == (100 * MS, 190 * MS, 198 * MS, 200 * MS)
-    assert exact.p99() == Figure(198 * MS, "p99 of 200 holds")
+    assert exact.p99() == SourcedDuration(198 * MS, "p99 of 200 holds")
     counted = of_counts(exact.counts, "holds")
-    assert counted.p99() == Figure(counted.p99_ns, "p99 of 200 holds, estimated between 100 ms and 250 ms")
+    assert counted.p99() == SourcedDuration(counted.p99_ns, "p99 of 200 holds, estimated between 100 ms and 250 ms")
     for limit in (MS // 2, 60 * MS, 199 * MS, 200 * MS, 300 * MS):
         really = sum(ms * MS > limit for ms in range(1, 201))
         assert exact.beyond(limit) >= really

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import check
 from holdfast.errors import FencedOut, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
@@ -164,7 +164,7 @@ async def test_what_is_noted_of_such_locks_is_a_history_without_a_broken_promise
 
     for _ in range(5):
         await asyncio.gather(*(act(plane, job) for plane in planes for job in jobs for act in (touch, hold)))
-    granted = [each for each in notes.records if each.kind is Kind.GRANTED]
+    granted = [each for each in notes.records if each.kind is EventKind.GRANTED]
     assert len(granted) >= 5 * 2 * 3 * 6
     assert check(notes.records) == []
     per_key = [[each.fence for each in granted if each.key == SCHEDULER_JOB.key(job=job.id)] for job in jobs]

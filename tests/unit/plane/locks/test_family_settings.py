@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.aio.client import Locks
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.errors import BadInput
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import ApprovalVerdict, parse_rules
@@ -138,10 +138,10 @@ def test_a_lock_is_renewed_at_its_interval_and_given_up_at_its_failure_budget(
         return world.loop.time()
 
     lost = world.run(hold())
-    renewed = [record.at_ns / NS for record in world.records if record.kind is Kind.EXTENDED]
+    renewed = [record.at_ns / NS for record in world.records if record.kind is EventKind.EXTENDED]
     assert renewed == pytest.approx([number * family.renew_every for number in (1, 2, 3)], rel=0.01)
     assert lost - renewed[-1] == pytest.approx(seen, rel=0.1), "failed periods, or its deadline if that comes first"
-    (reason,) = (record.reason for record in world.records if record.kind is Kind.LOST)
+    (reason,) = (record.reason for record in world.records if record.kind is EventKind.LOST)
     assert reason == LossReason.UNCONFIRMED
 
 

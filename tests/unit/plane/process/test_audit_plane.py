@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.history.events import Kind
-from holdfast.core.history.holds import End, holds
+from holdfast.core.history.events import EventKind
+from holdfast.core.history.holds import HoldEnd, holds
 from holdfast.core.history.invariants import check
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import CarriedFence
@@ -92,7 +92,7 @@ async def test_a_job_leaves_the_leases_under_which_it_was_decided_and_run(tmp_pa
     for family in (SCHEDULER_JOB, WORKER_JOB):
         held = holds(read(path, Wanted(key=family.key(job=job.id))))
         assert held, family.name
-        assert {(hold.family, hold.end) for hold in held} == {(family.name, End.RELEASED)}
+        assert {(hold.family, hold.end) for hold in held} == {(family.name, HoldEnd.RELEASED)}
     assert sorted(map(str, load(path))) == sorted(map(str, records))
     assert shown["holdfast_audit_dropped_total"] == 0
     assert {name for name in shown if name.startswith("holdfast_audit_")} == {
@@ -124,12 +124,12 @@ async def test_refused_writes_second_ends_and_switches_of_the_policy_are_recorde
     records = list(read(settings.audit_path or ""))
     about = [(record.kind, record.family, record.fence, record.ok) for record in records if record.key == key]
     assert about == [
-        (Kind.WRITE, SCHEDULER_JOB.name, 6, False),
-        (Kind.DUPLICATE, SCHEDULER_JOB.name, 8, False),
-        (Kind.DUPLICATE, SCHEDULER_JOB.name, 9, False),
+        (EventKind.WRITE, SCHEDULER_JOB.name, 6, False),
+        (EventKind.DUPLICATE, SCHEDULER_JOB.name, 8, False),
+        (EventKind.DUPLICATE, SCHEDULER_JOB.name, 9, False),
     ]
     assert [record.detail.endswith("CANCELLED and then FAILED") for record in records].count(True) == 1
-    [switch] = [record for record in records if record.kind is Kind.POLICY]
+    [switch] = [record for record in records if record.kind is EventKind.POLICY]
     assert (switch.owner, switch.risk, switch.reason) == ("ada", "high", "fail_open")
     assert check(records) == []
 
@@ -165,7 +165,7 @@ async def test_everything_is_more_than_what_is_audited_and_none_is_none(tmp_path
             lease = CarriedFence(SCHEDULER_JOB.key(job=job.id), 1)
             await plane.components.store.change(lease, job.id, lambda _: None)
     kinds = {record.kind for record in read(settings.audit_path or "")}
-    assert {Kind.GRANTED, Kind.RELEASED, Kind.WRITE} <= kinds
+    assert {EventKind.GRANTED, EventKind.RELEASED, EventKind.WRITE} <= kinds
     async with Plane(configured(tmp_path, audit__enabled=False), ()) as plane:
         assert not any(each.source == "audit" for each in plane.process_health.readings())
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.core.ports import RidesAlong
+from holdfast.core.ports import SharesTransactions
 from holdfast.errors import LockBusy, RetryLater, Unavailable
 from holdfast.plane.app import App
 from holdfast.plane.db.ports import Consumption, Tx
@@ -201,7 +201,7 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
 async def locks(database: SqliteDatabase) -> AsyncIterator[Locks]:
     async with holdfast.aio.connect(f"sqlite:///{database.path}") as opened:
         store = opened.ports.store
-        assert isinstance(store, RidesAlong)
+        assert isinstance(store, SharesTransactions)
         assert store.ride(database)
         await opened.list("")  # the tables are there from now on
         yield opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.ops.runbooks.collectors.locks import POLICY_STEP, history_step, lock_step, metrics_step
 from holdfast.ops.runbooks.collectors.plane import JOB_STEP
 from holdfast.ops.runbooks.collectors.searches import JOBS_IN_DATABASE, JOBS_IN_LEDGER
@@ -117,7 +117,7 @@ def _no_leader(case: Case) -> Said | None:
 def _refused(case: Case) -> Said | None:
     found, ledger = case.fact("rates", MetricsFact), case.fact("ledger", LedgerFact)
     rate = (found.total("second ends") or 0.0) if found is not None else 0.0
-    seen = ledger.count(Kind.DUPLICATE) if ledger is not None else 0
+    seen = ledger.count(EventKind.DUPLICATE) if ledger is not None else 0
     if rate <= 0 and not seen:
         return None
     of_all = f"{rate:.3g} per second in total" if rate > 0 else ""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.ops.runbooks.collectors.locks import (
     FORCED_STEP,
     HELD_STEP,
@@ -36,7 +36,7 @@ def _unexplained(case: Case, ledger: LedgerFact) -> list[Loss]:
 
 
 def _many(losses: list[Loss], ledger: LedgerFact) -> bool:
-    return len(losses) >= BURST and len(losses) >= RATIO * max(1, ledger.count(Kind.GRANTED))
+    return len(losses) >= BURST and len(losses) >= RATIO * max(1, ledger.count(EventKind.GRANTED))
 
 
 def _main_cause(losses: list[Loss]) -> Cause:
@@ -124,7 +124,7 @@ def _few(case: Case) -> Said | None:
     losses = [] if ledger is None else _unexplained(case, ledger)
     if ledger is None or not losses or _many(losses, ledger):
         return None
-    share = len(losses) / max(1, ledger.count(Kind.GRANTED))
+    share = len(losses) / max(1, ledger.count(EventKind.GRANTED))
     sentence = (
         f"{number(len(losses), 'lease was', 'leases were')} lost or refused in {span(ledger.window_s)}, {share:.1%} of "
         f"the grants. Restarts and failovers cost that much; it is no reason to page."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.history.events import Kind
+from holdfast.core.history.events import EventKind
 from holdfast.core.lease.error_policy import OnError
 from holdfast.ops.runbooks.collectors.locks import POLICY_STEP, STORE_STEP, ledger_step, metrics_step
 from holdfast.ops.runbooks.evidence.ledger import LedgerFact
@@ -133,7 +133,7 @@ def _recovered(case: Case) -> Said | None:
     found, policy = case.fact("store", StoreFact), case.fact("policy", PolicyFact)
     rates, ledger = case.fact("rates", MetricsFact), case.fact("ledger", LedgerFact)
     fell = 0 if policy is None else sum(each.fallbacks for each in policy.classes)
-    told = 0 if ledger is None else ledger.count(Kind.FELL_BACK)
+    told = 0 if ledger is None else ledger.count(EventKind.FELL_BACK)
     if found is None or found.down or not (fell or told):
         return None
     if rates is None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import BadInput
 from holdfast.ops.runbooks.collectors.locks import LOOKED_AT, ledger_place
 from holdfast.ops.runbooks.collectors.plane import is_at_rest
@@ -44,18 +44,20 @@ _UNMOVED: Final = sql("run_unmoved")
 _RUN: Final = sql("run_get")
 
 # Ledger events about a lock that make its job or run a suspect, the worst first.
-_SIGNS: Final[Mapping[Kind, tuple[str, str]]] = {
-    Kind.DUPLICATE: ("second end refused", "second ends refused"),
-    Kind.WRITE: ("write fenced out", "writes fenced out"),
-    Kind.LOST: ("lease lost", "leases lost"),
-    Kind.RELEASE_REFUSED: ("release refused", "releases refused"),
-    Kind.TIMED_OUT: ("wait that timed out", "waits that timed out"),
-    Kind.BUSY: ("time busy", "times busy"),
+_SIGNS: Final[Mapping[EventKind, tuple[str, str]]] = {
+    EventKind.DUPLICATE: ("second end refused", "second ends refused"),
+    EventKind.WRITE: ("write fenced out", "writes fenced out"),
+    EventKind.LOST: ("lease lost", "leases lost"),
+    EventKind.RELEASE_REFUSED: ("release refused", "releases refused"),
+    EventKind.TIMED_OUT: ("wait that timed out", "waits that timed out"),
+    EventKind.BUSY: ("time busy", "times busy"),
 }
 _WORST: Final = {kind: rank for rank, kind in enumerate(reversed(list(_SIGNS)), 1)}
-_GRAVE: Final = frozenset({Kind.DUPLICATE, Kind.WRITE})
-JOB_SIGNS: Final = frozenset({Kind.DUPLICATE, Kind.WRITE, Kind.LOST, Kind.RELEASE_REFUSED})
-RUN_SIGNS: Final = frozenset({Kind.WRITE, Kind.LOST, Kind.RELEASE_REFUSED, Kind.TIMED_OUT, Kind.BUSY})
+_GRAVE: Final = frozenset({EventKind.DUPLICATE, EventKind.WRITE})
+JOB_SIGNS: Final = frozenset({EventKind.DUPLICATE, EventKind.WRITE, EventKind.LOST, EventKind.RELEASE_REFUSED})
+RUN_SIGNS: Final = frozenset(
+    {EventKind.WRITE, EventKind.LOST, EventKind.RELEASE_REFUSED, EventKind.TIMED_OUT, EventKind.BUSY}
+)
 
 
 def id_in(key: str, *families: LockFamily) -> str | None:
@@ -78,16 +80,16 @@ class _Seen:
     """The ledger records of one job or run."""
 
     newest_ns: int = 0
-    kinds: Counter[Kind] = field(default_factory=Counter)
+    kinds: Counter[EventKind] = field(default_factory=Counter)
 
     @property
     def worst(self) -> int:
         return max(_WORST[kind] for kind in self.kinds)
 
 
-def is_sign(record: Record, kinds: frozenset[Kind]) -> bool:
+def is_sign(record: Record, kinds: frozenset[EventKind]) -> bool:
     """Whether a record makes its job or run a suspect. Pure."""
-    return record.kind in kinds and not (record.kind is Kind.WRITE and record.ok)
+    return record.kind in kinds and not (record.kind is EventKind.WRITE and record.ok)
 
 
 def suspects_of_records(records: Sequence[Record], now_ns: int, *families: LockFamily) -> list[Suspect]:
@@ -109,7 +111,7 @@ def _recorded(about: _Seen, now_ns: int) -> str:
     return f"{', '.join(signs)}, the last {span(max(0.0, (now_ns - about.newest_ns) / NS))} ago"
 
 
-def _ledger_search(noun: str, looks_at: str, by_hand: str, kinds: frozenset[Kind], *families: LockFamily) -> Step:
+def _ledger_search(noun: str, looks_at: str, by_hand: str, kinds: frozenset[EventKind], *families: LockFamily) -> Step:
     async def gather(scene: Scene) -> Fact:
         path, limit_ns = ledger_place(scene)
         window_s, now_ns = scene.given.window, scene.clock.now().wall

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import check
 from holdfast.core.lease.loss_diagnosis import NOISE_NS, cause
 from holdfast.core.ports import Clock
@@ -35,8 +35,15 @@ SKEW_NS: Final = NS
 _LOOK_EVERY: Final = 512
 _KINDS: Final = frozenset(
     {
-        *(Kind.GRANTED, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.LOST, Kind.FORCED, Kind.FELL_BACK),
-        *(Kind.PROMOTED, Kind.DENIED, Kind.DUPLICATE, Kind.WRITE),
+        *(
+            EventKind.GRANTED,
+            EventKind.RELEASED,
+            EventKind.RELEASE_REFUSED,
+            EventKind.LOST,
+            EventKind.FORCED,
+            EventKind.FELL_BACK,
+        ),
+        *(EventKind.PROMOTED, EventKind.DENIED, EventKind.DUPLICATE, EventKind.WRITE),
     }
 )
 
@@ -127,15 +134,15 @@ class LedgerFact:
         """The number of losses by cause."""
         return Counter(each.cause for each in self.losses)
 
-    def count(self, kind: Kind) -> int:
+    def count(self, kind: EventKind) -> int:
         """The number of records of a kind."""
         return self.counts.get(str(kind), 0)
 
     def lines(self) -> Sequence[str]:
         """The fact as text."""
         counted = (
-            f"the last {span(self.window_s)}: {self.count(Kind.GRANTED)} grants, {len(self.losses)} lost or refused, "
-            f"{self.refused_writes} writes fenced out, {self.count(Kind.DUPLICATE)} second ends refused"
+            f"the last {span(self.window_s)}: {self.count(EventKind.GRANTED)} grants, {len(self.losses)} lost or refused, "
+            f"{self.refused_writes} writes fenced out, {self.count(EventKind.DUPLICATE)} second ends refused"
         )
         found = [counted]
         causes = ", ".join(f"{cause} {times}" for cause, times in self.by_cause.most_common())
@@ -220,7 +227,7 @@ def _fact(records: Sequence[Record], look: Recent, window_s: float, *, checked: 
         counts=dict(Counter(str(each.kind) for each in records)),
         losses=tuple(sorted(_losses(records), key=lambda each: -each.at_ns)),
         violations=tuple(str(each).partition("\n")[0] for each in check(records, SKEW_NS)) if checked else (),
-        refused_writes=sum(each.kind is Kind.WRITE and not each.ok for each in records),
+        refused_writes=sum(each.kind is EventKind.WRITE and not each.ok for each in records),
         dropped=look.findings.dropped,
         damaged=look.findings.damaged,
         complete=look.complete,
@@ -242,15 +249,15 @@ def _newest(path: str, since_ns: int | None, wanted: Callable[[Record], bool], f
 
 
 def _losses(records: Sequence[Record]) -> Iterator[Loss]:
-    lost = {(each.key, each.fence) for each in records if each.kind is Kind.LOST}
+    lost = {(each.key, each.fence) for each in records if each.kind is EventKind.LOST}
     for each in records:
-        if each.kind is Kind.LOST:
+        if each.kind is EventKind.LOST:
             known = each.facts or {}
             yield Loss(
                 *(each.key, each.family, each.owner, each.fence, each.at_ns),
                 cause_of(each.reason, known),
                 cause(each.reason, known),
             )
-        elif each.kind is Kind.RELEASE_REFUSED and (each.key, each.fence) not in lost:
+        elif each.kind is EventKind.RELEASE_REFUSED and (each.key, each.fence) not in lost:
             why = "the store answered at the release: lock not owned"
             yield Loss(each.key, each.family, each.owner, each.fence, each.at_ns, Cause.TAKEN, why)
