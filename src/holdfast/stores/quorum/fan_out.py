@@ -4,8 +4,9 @@ A *job* is a coroutine that asks one node and bounds itself. It runs beside its 
 starter is cancelled or has enough answers. A *signal* is what the starter waits on meanwhile.
 
 `LoopRunner` runs jobs as tasks of one event loop. `ThreadRunner` runs each on a thread of its node: a few threads for
-each, so that a node that does not answer holds up only its own callers. An interrupt at any point of a call loses no
-thread and leaves no job behind. Clock: the loop's, or the monotonic one.
+each, so that a node that does not answer holds up only its own callers. A signal handler may raise at any point of a
+call, or ask the nodes itself: no thread is lost, and no thread waits for a lock of the caller. Clock: the loop's, or
+the monotonic one.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Coroutine
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.runtime.run_sync import run_now
@@ -25,6 +26,7 @@ from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import NS
 
 Job: TypeAlias = Coroutine[Any, Any, None]
+_Slot: TypeAlias = list[Job]  # one job, until a thread takes it out or it is dropped; `pop` is one step
 
 CLOSING_NS = 2 * NS  # how long a store that is closed waits for what is under way
 THREADS_MAX = 8  # for each node; jobs are queued when all are waiting for it
@@ -138,40 +140,29 @@ class _ThreadSignal:
 
 
 class _NodeThreads:
-    """The threads of one node. They start when there are jobs, and end after `IDLE_S` without one."""
+    """The threads of one node. They start when there are jobs, and end after `IDLE_S` without one.
+
+    Callers take no lock: a signal handler may raise at any point, or ask the nodes itself. A caller enters a job and
+    then reads `_idle` and `_threads`; a thread that is no longer idle leaves those and then reads the jobs. So one of
+    the two always sees the other.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._mutex = Mutex()
-        self._changed = threading.Condition(self._mutex)
-        self._jobs: deque[Job] = deque()
-        self._idle = 0
-        self._threads: list[threading.Thread] = []
+        self._jobs: SimpleQueue[_Slot | None] = SimpleQueue()  # None wakes an idle thread
+        self._idle: dict[threading.Thread, None] = {}
+        self._threads: dict[threading.Thread, None] = {}
         self._dismissed = False
 
-    def take(self, job: Job) -> None:
-        with self._mutex:
-            self._jobs.append(job)
-            if len(self._jobs) > self._idle and len(self._threads) < THREADS_MAX:
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                thread.start()
-                self._threads.append(thread)  # not before: an interrupted start would count forever
-            self._changed.notify()
-
-    def drop(self, job: Job) -> bool:
-        """Take a job back that no thread has begun."""
-        with self._mutex:
-            if job not in self._jobs:
-                return False
-            self._jobs.remove(job)
-        job.close()
-        return True
+    def put(self, slot: _Slot) -> None:
+        self._jobs.put(slot)
+        self._start_missing()
 
     def dismiss(self) -> None:
         """Let them go when there is nothing left to do."""
-        with self._mutex:
-            self._dismissed = True
-            self._changed.notify_all()
+        self._dismissed = True
+        for _ in list(self._idle):
+            self._jobs.put(None)
 
     def gone(self, within_s: float) -> None:
         """Wait until they are."""
@@ -179,18 +170,39 @@ class _NodeThreads:
         for thread in list(self._threads):
             thread.join(max(0.0, until - time.monotonic()))
 
+    def _start_missing(self) -> None:
+        if self._jobs.qsize() > len(self._idle) and len(self._threads) < THREADS_MAX:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+
     def _work(self) -> None:
+        me = threading.current_thread()
+        self._threads[me] = None
+        try:
+            while (slot := self._next(me)) is not None:
+                self._start_missing()  # the caller may have counted on this thread for another job
+                try:
+                    job = slot.pop()
+                except IndexError:
+                    continue  # dropped
+                run_now(job)
+        finally:
+            self._threads.pop(me, None)
+
+    def _next(self, me: threading.Thread) -> _Slot | None:
+        """The next job. None: the thread is to end."""
         while True:
-            with self._mutex:
-                self._idle += 1
-                self._changed.wait_for(lambda: self._jobs or self._dismissed, IDLE_S)
-                self._idle -= 1
-                if not self._jobs:
-                    with contextlib.suppress(ValueError):  # its start was interrupted, so it was not counted
-                        self._threads.remove(threading.current_thread())
-                    return
-                job = self._jobs.popleft()
-            run_now(job)
+            self._idle[me] = None
+            try:
+                slot = self._jobs.get(timeout=0 if self._dismissed else IDLE_S)
+            except Empty:
+                slot = None
+            del self._idle[me]
+            if slot is not None:
+                return slot
+            del self._threads[me]
+            if self._jobs.empty():
+                return None
+            self._threads[me] = None
 
 
 class ThreadRunner:
@@ -208,15 +220,15 @@ class ThreadRunner:
 
     def start(self, node: int, job: Job) -> object:
         """See `NodeRunner`."""
-        threads = self._present()[node]
-        threads.take(job)
-        return threads, job
+        slot = [job]
+        self._present()[node].put(slot)
+        return slot
 
     def stop(self, started: object) -> None:
-        """See `NodeRunner`. A thread that has begun goes on."""
-        if isinstance(started, tuple):
-            threads, job = started
-            threads.drop(job)
+        """See `NodeRunner`. A job that a thread has begun goes on."""
+        if isinstance(started, list):
+            with contextlib.suppress(IndexError):
+                started.pop().close()
 
     async def close(self) -> None:
         """See `NodeRunner`. What takes longer bounds itself, and its thread ends with it."""

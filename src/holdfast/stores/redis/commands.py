@@ -18,7 +18,7 @@ from holdfast.stores.redis.protocol import ConnectionBroken, RedisScript, Reply,
 
 
 class Driver(Protocol):
-    """One colour of talking to the server. Raises `Unavailable`, `Timeout` or `ConnectionBroken`; error replies are values."""
+    """A sync or asyncio connection. Raises `Unavailable`, `Timeout` or `ConnectionBroken`; error replies are values."""
 
     def deadline(self, timeout_ns: int) -> int:
         """When a call that may take so long has to be over, on the driver's clock."""

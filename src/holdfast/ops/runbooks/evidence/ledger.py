@@ -141,8 +141,9 @@ class LedgerFact:
     def lines(self) -> Sequence[str]:
         """The fact as text."""
         counted = (
-            f"the last {span(self.window_s)}: {self.count(EventKind.GRANTED)} grants, {len(self.losses)} lost or refused, "
-            f"{self.refused_writes} writes fenced out, {self.count(EventKind.DUPLICATE)} second ends refused"
+            f"the last {span(self.window_s)}: {self.count(EventKind.GRANTED)} grants, "
+            f"{len(self.losses)} lost or refused, {self.refused_writes} writes fenced out, "
+            f"{self.count(EventKind.DUPLICATE)} second ends refused"
         )
         found = [counted]
         causes = ", ".join(f"{cause} {times}" for cause, times in self.by_cause.most_common())
