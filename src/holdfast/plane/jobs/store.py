@@ -228,7 +228,7 @@ class JobStore:
         now_ns = self.clock.now().wall
 
         async def work(tx: Tx) -> list[_Within]:
-            # A job that is new here has an id that was drawn a moment ago (`straight`).
+            # A job that is new here has an id that was drawn a moment ago (`fast_path`).
             unheard = all(each.new is not None and each.new.wanted.id is None for each in changes)
             fences = await moment.take(tx.query, [each.key for each in changes], unheard=unheard)
             wanted = [

@@ -40,7 +40,7 @@ from holdfast.plane.loops.scan import AT_ONCE, BATCH, Scan
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import RESULT, SCHEDULER
 from holdfast.plane.model.paging import Place
-from holdfast.plane.scheduler.placement import Placed, Placement
+from holdfast.plane.scheduler.placement import Placement, PlacementResult
 from holdfast.types import NS, Duration, duration_ns
 
 INTERVAL: Final = 30.0
@@ -158,15 +158,15 @@ class Replayer:
         except RetryLater as later:
             self._leave(later)
             return
-        if placed in (Placed.DISPATCHED, Placed.ENDED):
+        if placed in (PlacementResult.DISPATCHED, PlacementResult.ENDED):
             self._replayed[row["topic"]] += 1
-        elif placed is Placed.POOL_FULL:
+        elif placed is PlacementResult.POOL_FULL:
             self._waits("pool", row["pool"])
-        elif placed is Placed.TENANT_FULL:
+        elif placed is PlacementResult.TENANT_FULL:
             self._waits("tenant", row["tenant"])
-        elif placed in (Placed.NO_WORKER, Placed.TOPIC_FULL, Placed.ASIDE):
+        elif placed in (PlacementResult.NO_WORKER, PlacementResult.TOPIC_FULL, PlacementResult.TOPIC_QUEUED):
             self._waits("topic", row["pool"], row["topic"])
-        elif placed is Placed.MOVED:
+        elif placed is PlacementResult.MOVED:
             self._tally["waiting"] += 1  # and says nothing about those that are left in the line that it was in
 
     async def _run_again(self, row: Row) -> None:

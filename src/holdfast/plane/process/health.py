@@ -148,7 +148,7 @@ class ProcessHealth:
         )
         yield REFUSALS.reading()
         yield from readings.of_store(parts.store)
-        yield from readings.of_submissions(self.service.straight)
+        yield from readings.of_submissions(self.service.fast_path)
         if parts.flows is not None:
             yield from readings.of_runs(parts.flows.store)
         yield from readings.of_database(parts.database.statistics())

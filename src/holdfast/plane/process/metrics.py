@@ -27,7 +27,7 @@ from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.maintenance.retention import CleanupStatistics
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.maintenance.timers import Delays
-from holdfast.plane.scheduler.fast_path import Straight
+from holdfast.plane.scheduler.fast_path import FastPath
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.scheduler.scheduler import Scheduler
 from holdfast.plane.worker.worker import WorkerStatistics
@@ -82,9 +82,9 @@ def of_store(store: JobStore) -> Iterator[Reading]:
     yield Reading("guard", {"entered": entered, "steps": counts, "duplicate_ends": store.duplicate_ends})
 
 
-def of_submissions(straight: Straight) -> Iterator[Reading]:
+def of_submissions(fast_path: FastPath) -> Iterator[Reading]:
     """Jobs that were submitted here."""
-    yield Reading("submissions", {"jobs": dict(straight.tally)})
+    yield Reading("submissions", {"jobs": dict(fast_path.tally)})
 
 
 def of_runs(runs: RunStore) -> Iterator[Reading]:

@@ -1,23 +1,23 @@
-"""Fair dispatch: when a place in a pool is free, the next job for it is found and handed out.
+"""The dispatcher fills free slots of each pool with the next jobs of its queue.
 
-Promises: tenants take turns, and within a tenant the highest priority goes first, then the oldest; a job that cannot go
-does not hold up those behind it, nor does a topic that has fewer places than the pool (`topicplaces`). A free place is
-filled by whoever made it free: the process that wrote the result looks for the next job at once, and the others are not
-bothered. Where no scheduler was at hand (a time limit, a cancel in another process), or a worker comes, the bell of the
-pool rings for all; and everybody looks every second or so, for rings that were lost and schedulers that died. A look
-costs the same however many jobs are stored. Several dispatchers at once never hand out a job twice, nor more jobs than
-the workers can take, of a topic or in all: the job's lock and the counts decide.
+Promises:
 
-What was sent to workers ahead of time (`plane.scheduler.prefetch`), or to workers that have left, and is not begun
-within a second, is put back in line, without having cost an attempt. So are jobs of a topic that has fewer slots than
-jobs were sent, or that no worker serves any more, although the pool as a whole has room.
+- Tenants take turns. Within a tenant the highest priority goes first, then the oldest job. A job that cannot go does
+  not delay those behind it, nor does a topic that has fewer slots than the pool (`topic_limits`).
+- The process that frees a slot fills it: the scheduler that writes a result dispatches the next job, and others are not
+  notified. If that process has no scheduler (a time limit, a cancellation), or a worker joins, the pool is notified.
+  Every dispatcher also polls about once a second, for lost notifications and schedulers that died.
+- A poll costs the same however many jobs are stored.
+- Concurrent dispatchers never dispatch a job twice, nor more jobs than workers have slots for, of a topic or in all:
+  the job's lock and the counts decide.
+- Prefetched jobs, and jobs of workers that have left, go back into the queue if they have not started within a second.
+  They lose no attempt. So do jobs of a topic that has fewer slots than jobs, or no worker, although the pool has room.
+- Jobs of a topic that no worker serves wait in the queue of the topic. When a worker announces the topic they go
+  immediately; those in other pools are moved to one that serves it.
 
-Jobs of a topic that no worker serves wait in the queue of the topic. When a worker announces the topic they go
-immediately, and those that wait in another pool are moved to one that serves it.
+Does not promise a strict order between several schedulers: each takes turns on its own.
 
-Does not promise a strict order between several schedulers, each of which takes turns by itself.
-
-Clock: the event loop's, for waiting; the wall clock decides what is due, elsewhere.
+Clock: the event loop's, for waiting.
 """
 
 from __future__ import annotations
@@ -38,26 +38,31 @@ from holdfast.plane.db.ports import Bell
 from holdfast.plane.db.statements import sql
 from holdfast.plane.fleet.registry import View
 from holdfast.plane.model.messages import EVERY_POOL, pool_channel
-from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
-from holdfast.plane.scheduler.fair_share import next_turn
-from holdfast.plane.scheduler.placement import Placed, Placement
-from holdfast.plane.scheduler.prefetch import UNBEGUN_NS
-from holdfast.plane.scheduler.topic_backlog import Scarce
+from holdfast.plane.scheduler.dispatch_queue import QueueQuery, QueueSnapshot, read_queue
+from holdfast.plane.scheduler.fair_share import select_jobs
+from holdfast.plane.scheduler.placement import Placement, PlacementResult
+from holdfast.plane.scheduler.prefetch import UNSTARTED_NS
+from holdfast.plane.scheduler.topic_backlog import TopicSlots
 from holdfast.types import MS, NS
 
-BATCH: Final = 64  # looks at once
+BATCH: Final = 64  # jobs of one round
 IDLE_NS: Final = NS
 IDLE_SPREAD_NS: Final = 500 * MS
 IN_VAIN_NS: Final = 100 * MS
-PASSED_OVER_NS: Final = 20 * MS  # doubled each time that the same job is found in somebody's hands
+PASSED_OVER_NS: Final = 20 * MS  # doubled each time that the lock of the same job is held
 PASSED_OVER_MAX_NS: Final = NS
 
-_IN_VAIN: Final = (None, Placed.POOL_FULL, Placed.TENANT_FULL, Placed.TOPIC_FULL)  # the job is still where it was
+_IN_VAIN: Final = (
+    None,
+    PlacementResult.POOL_FULL,
+    PlacementResult.TENANT_FULL,
+    PlacementResult.TOPIC_FULL,
+)  # the job is still where it was
 
 _IN_VAIN_MAX: Final = 10_000
 
 OVERDUE_S: Final = 10.0
-"""For so long after a topic has lost slots, its jobs are looked at: schedulers send by views that may be older."""
+"""For so long after a topic has lost slots, its jobs are checked: other schedulers may still use an older view."""
 
 COUNT_EVERY_S: Final = 1.0
 
@@ -71,25 +76,27 @@ class _PoolState:
     """What a dispatcher remembers of one pool."""
 
     name: str
-    rung: asyncio.Event = field(default_factory=asyncio.Event)
-    aside: bool = True  # somebody may wait for a place of its topic
-    turns: dict[str, str] = field(default_factory=dict)  # by such topic, the tenant that had the last turn
-    crowded: bool = False  # when last looked at, more waited than there was room for
-    cursor: str = ""  # the tenant that had the last turn
-    passed_over: dict[str, float] = field(default_factory=dict)  # jobs that somebody else has, and until when
-    in_vain: Counter[str] = field(default_factory=Counter)  # how often each of them was found so
-    slots: Mapping[str, int] = field(default_factory=dict)  # by topic, how many it had when last looked at
-    since: Mapping[str, int] = field(default_factory=dict)  # by topic, since when it was served then
-    overdue: float = 0.0  # until when, on the loop's clock, jobs may be with fewer workers than were there for them
-    counted: float = 0.0  # when the jobs that are with workers were last counted by topic
+    notified: asyncio.Event = field(default_factory=asyncio.Event)
+    topic_queues: bool = True  # a job may wait in the queue of a topic
+    turns: dict[str, str] = field(default_factory=dict)  # by topic with slots of its own, the tenant of the last job
+    crowded: bool = False  # after the last round, more jobs waited than slots were free
+    cursor: str = ""  # the tenant of the last job
+    passed_over: dict[str, float] = field(default_factory=dict)  # jobs whose lock is held, and until when to skip them
+    in_vain: Counter[str] = field(default_factory=Counter)  # how often the lock of each was held
+    slots: Mapping[str, int] = field(default_factory=dict)  # by topic, after the last read
+    since: Mapping[str, int] = field(default_factory=dict)  # by topic, since when it is served
+    overdue: float = 0.0  # until when, on the loop's clock, topics may have more jobs than slots
+    counted: float = 0.0  # when the jobs with workers were last counted by topic
     trouble: Trouble = field(init=False)
 
     def __post_init__(self) -> None:
-        self.trouble = Trouble(_log, "a pool is not looked at", "a pool is looked at again", pool=self.name)
+        self.trouble = Trouble(
+            _log, "the queue of a pool cannot be read", "the queue of a pool is read again", pool=self.name
+        )
 
 
 class Dispatcher:
-    """The dispatcher of one scheduler. Runs while its block does."""
+    """The dispatcher of one scheduler."""
 
     def __init__(self, placement: Placement, *, batch: int = BATCH, idle_ns: int = IDLE_NS) -> None:
         self._placement = placement
@@ -97,14 +104,14 @@ class Dispatcher:
         self._batch = batch
         self._idle_ns = idle_ns
         self._pools: dict[str, _PoolState] = {}
-        self._bells: list[Bell] = []
+        self._listeners: list[Bell] = []
         self._running: asyncio.Task[None] | None = None
         self._unread = Trouble(_log, "the workers could not be read", "the workers can be read again")
         self.tally: Counter[str] = Counter()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Dispatcher]:
-        """Dispatch while the block runs. Leaving it lets looks that have begun finish, and begins no more."""
+        """Dispatch while the block runs. Leaving it finishes the current rounds and begins no more."""
         slots = self._store.slots
         before, slots.on_freed = slots.on_freed, self.wake
         stop = asyncio.Event()
@@ -114,11 +121,11 @@ class Dispatcher:
         finally:
             slots.on_freed = before
             stop.set()
-            for bell in self._bells:
-                bell.close()
-            self._bells.clear()
+            for listener in self._listeners:
+                listener.close()
+            self._listeners.clear()
             for state in self._pools.values():
-                state.rung.set()
+                state.notified.set()
             await finished(_end(loops))
             self._pools.clear()
 
@@ -128,29 +135,29 @@ class Dispatcher:
             await asyncio.shield(self._running)
 
     def wake(self, pool: str) -> None:
-        """Look at a pool: there may be a place, or a job, that was not there before."""
+        """Poll a pool now: there may be a new job or a free slot."""
         state = self._pools.get(pool)
         if state is not None:
-            state.rung.set()
+            state.notified.set()
 
     def crowded(self, pool: str) -> bool:
-        """Whether jobs were left waiting in a pool when it was last looked at: then newcomers stand in line too."""
+        """Whether jobs were left waiting after the last round: then new jobs are enqueued, too."""
         state = self._pools.get(pool)
         return state is not None and state.crowded
 
     @property
     def any_crowded(self) -> bool:
-        """Whether any pool is crowded: if not, nobody has to ask which."""
+        """Whether any pool is crowded."""
         return any(state.crowded for state in self._pools.values())
 
-    def crowd(self, pool: str) -> None:
-        """Note that a job found no place."""
+    def mark_crowded(self, pool: str) -> None:
+        """Note that a job found no slot."""
         state = self._pools.get(pool)
         if state is not None:
             state.crowded = True
 
     def statistics(self) -> dict[str, int]:
-        """How many rounds were made, and what became of the looks."""
+        """Rounds, and outcomes of the jobs in them."""
         return dict(self.tally)
 
     # The loops.
@@ -158,48 +165,48 @@ class Dispatcher:
     async def _loops(self, stop: asyncio.Event) -> None:
         """One loop for each pool, and one that finds new pools."""
         async with asyncio.TaskGroup() as tasks:
-            bell, rung = self._bell(EVERY_POOL), False
+            listener, notified = self._listen_to(EVERY_POOL), False
             while not stop.is_set():
                 served = await self._served()
-                if rung:  # only now it is known who has come
+                if notified:  # only now the new workers are known
                     for state in self._pools.values():
-                        state.rung.set()
+                        state.notified.set()
                 for name in served.pools or ():
                     if name not in self._pools and not stop.is_set():
                         state = self._pools[name] = _PoolState(name)
                         state.overdue = asyncio.get_running_loop().time() + OVERDUE_S
-                        tasks.create_task(self._listen(state, self._bell(pool_channel(name))))
+                        tasks.create_task(self._listen(state, self._listen_to(pool_channel(name))))
                         tasks.create_task(self._serve(state, stop))
                 for topic in self._newly_served(served) if not stop.is_set() else ():
                     tasks.create_task(self._adopt(topic))
-                rung = await _rung(bell, self._pause_ns())
+                notified = await _notified(listener, self._pause_ns())
 
-    async def _listen(self, state: _PoolState, bell: Bell) -> None:
+    async def _listen(self, state: _PoolState, listener: Bell) -> None:
         with contextlib.suppress(Closed):
-            while True:  # ends when the bell is closed
-                if await bell.wait(3600 * NS):
-                    state.rung.set()
+            while True:  # ends when the listener is closed
+                if await listener.wait(3600 * NS):
+                    state.notified.set()
 
     async def _serve(self, state: _PoolState, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            state.rung.clear()
+            state.notified.clear()
             pause_ns = await self._round_or_pause(state)
-            if pause_ns and not state.rung.is_set():
+            if pause_ns and not state.notified.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_ns / NS):
-                        await state.rung.wait()
+                        await state.notified.wait()
 
     async def _round_or_pause(self, state: _PoolState) -> int:
         try:
             pause_ns = await self._round(state)
-            if self._placement.unbegun.watches(state.name):
+            if self._placement.unstarted.watches(state.name):
                 pause_ns = min(pause_ns, IN_VAIN_NS)
         except (BackendError, Closed) as error:
             state.trouble.met(error)
             return self._pause_ns()
-        except Exception as error:  # noqa: BLE001 - one pool's trouble must not end the dispatching of all others
+        except Exception as error:  # noqa: BLE001 - trouble with one pool must not end dispatching for the others
             self.tally["errors"] += 1
-            say(_log, logging.ERROR, "a look at a pool failed; it will be looked at again", error, pool=state.name)
+            say(_log, logging.ERROR, "a round of a pool failed and is repeated", error, pool=state.name)
             return self._pause_ns()
         state.trouble.ended()
         return pause_ns
@@ -207,7 +214,7 @@ class Dispatcher:
     async def _served(self) -> View:
         try:
             served = await self._placement.workers.view(fresh=True)
-        except Exception as error:  # noqa: BLE001 - one row that cannot be read must not end all dispatching for good
+        except Exception as error:  # noqa: BLE001 - one unreadable row must not end all dispatching
             self.tally["errors"] += not isinstance(error, BackendError | Closed)
             self._unread.met(error)
             return View()
@@ -215,7 +222,7 @@ class Dispatcher:
         return served
 
     def _newly_served(self, view: View) -> set[str]:
-        """Topics that were not served in a pool until lately, if only for a moment. Notes what has changed."""
+        """Topics that are served in a pool since a moment ago. Notes what has changed."""
         newly: set[str] = set()
         for name, state in self._pools.items() if view.pools is not None else ():
             pool = view.pool(name)
@@ -223,8 +230,8 @@ class Dispatcher:
             since = {topic: view.since[name, topic] for topic in slots}
             if new := {topic for topic in slots if since[topic] != state.since.get(topic)}:
                 newly |= new
-                state.aside = True
-                state.rung.set()
+                state.topic_queues = True
+                state.notified.set()
             if any(slots.get(topic, 0) < before for topic, before in state.slots.items()):
                 state.overdue = asyncio.get_running_loop().time() + OVERDUE_S
             state.slots, state.since = slots, since
@@ -236,17 +243,17 @@ class Dispatcher:
             self.tally["adopted"] += await self._placement.adopt(topic)
         except (BackendError, Closed) as error:
             say(_log, logging.INFO, "jobs that wait for a topic are moved later", error, topic=topic)
-        except Exception as error:  # noqa: BLE001 - one topic's trouble must not end the dispatching of all others
+        except Exception as error:  # noqa: BLE001 - trouble with one topic must not end dispatching for the others
             self.tally["errors"] += 1
             say(_log, logging.ERROR, "jobs that wait for a topic could not be moved", error, topic=topic)
 
-    def _bell(self, channel: str) -> Bell:
-        bell = self._store.database.bell(channel)
-        self._bells.append(bell)
-        return bell
+    def _listen_to(self, channel: str) -> Bell:
+        listener = self._store.database.bell(channel)
+        self._listeners.append(listener)
+        return listener
 
     def _pause_ns(self, state: _PoolState | None = None) -> int:
-        """How long to wait for a ring. Jobs that were passed over are looked at again when their time is over."""
+        """How long to wait for a notification. Skipped jobs are tried again when their time is over."""
         if state is not None and state.passed_over:
             left_s = min(state.passed_over.values()) - asyncio.get_running_loop().time()
             return max(MS, round(left_s * NS))
@@ -255,56 +262,59 @@ class Dispatcher:
     # One round.
 
     async def _round(self, state: _PoolState) -> int:
-        """Fill the free places of a pool as far as they go in one batch. How long to wait before the next round."""
+        """Fill free slots of a pool with one batch. Returns how long to wait before the next round."""
         view = await self._placement.workers.view()
         capacity = self._placement.capacity(view, state.name)
         found = await self._find(state, capacity, view)
-        if found.free < 0:  # it was sent more than it can take now: ahead of time, or to workers that have left
+        if found.free < 0:  # it has more jobs than slots: prefetched, or sent to workers that have left
             self.tally["taken_back"] += await self._placement.take_back(state.name, -found.free)
         await self._reclaim(state, view)
         if not view.pool(state.name).workers:
-            state.crowded = False  # newcomers should find out for themselves why they cannot go
+            state.crowded = False  # new jobs are placed one by one, which records why they wait
             return self._pause_ns()
         self.tally["rounds"] += 1
-        turn = next_turn(found.lines, min(found.free, self._batch))
-        state.crowded = found.more or found.free <= 0 or sum(len(line.jobs) for line in found.lines) > len(turn.jobs)
-        if not turn.jobs:
+        selection = select_jobs(found.queues, min(found.free, self._batch))
+        state.crowded = (
+            found.more or found.free <= 0 or sum(len(queue.jobs) for queue in found.queues) > len(selection.jobs)
+        )
+        if not selection.jobs:
             before, state.cursor = state.cursor, found.examined or state.cursor
-            # A page of tenants that may have no more: on to the next, until the end of the alphabet.
+            # No tenant of this page may have more jobs: read the next page, until the end of the alphabet.
             return 0 if found.more and state.cursor > before else self._pause_ns(state)
-        state.cursor = turn.last or state.cursor
-        state.turns.update(found.going[job] for job in turn.jobs if job in found.going)
-        # Whoever takes a place of its topic has to be counted, which is nothing that others should wait for.
-        plain, counted = [[job for job in turn.jobs if (job in found.going) is it] for it in (False, True)]
-        placed: list[Placed | None] = []
+        state.cursor = selection.last or state.cursor
+        going = found.backlog.selected
+        state.turns.update(going[job] for job in selection.jobs if job in going)
+        # Jobs of topics with slots of their own have to be counted; the others should not wait for that.
+        plain, counted = [[job for job in selection.jobs if (job in going) is it] for it in (False, True)]
+        placed: list[PlacementResult | None] = []
         for jobs in filter(None, (plain, counted)):
-            found_out = await self._placement.try_all(jobs)
-            placed += [self._placed(state, job, end) for job, end in zip(jobs, found_out, strict=True)]
-        if Placed.ASIDE in placed:
-            return 0  # they have made room for others in line; and a place of their topic may be free by now
+            results = await self._placement.place_all(jobs)
+            placed += [self._placed(state, job, end) for job, end in zip(jobs, results, strict=True)]
+        if PlacementResult.TOPIC_QUEUED in placed:
+            return 0  # that made room for other jobs; and a slot of their topic may be free by now
         if all(each in _IN_VAIN for each in placed):
             return min(IN_VAIN_NS, self._pause_ns(state))
         return 0 if state.crowded else self._pause_ns(state)
 
     async def _reclaim(self, state: _PoolState, view: View) -> None:
-        """Take back jobs of topics that have fewer slots than jobs were sent, for a while after slots were lost."""
+        """Take back jobs of topics that have more jobs than slots, for a while after slots were lost."""
         now = asyncio.get_running_loop().time()
         if not state.counted + COUNT_EVERY_S <= now <= state.overdue:
             return
         state.counted = now
-        values = {"pool": state.name, "until_ns": self._store.clock.now().wall - UNBEGUN_NS}
+        values = {"pool": state.name, "until_ns": self._store.clock.now().wall - UNSTARTED_NS}
         rows = await self._store.database.read(lambda tx: tx.query(_TOPICS, values), one_view=False, lasting=False)
-        pool, places = view.pool(state.name), self._placement.topic_places(view, state.name)
+        pool, slots = view.pool(state.name), self._placement.topic_slots(view, state.name)
         for row in rows:
             topic = row["topic"]
-            if pool.workers_for(topic) and topic not in places:
+            if pool.workers_for(topic) and topic not in slots:
                 continue
-            surplus = min(row["with_workers"] - places.get(topic, 0), row["unbegun"])
+            surplus = min(row["with_workers"] - slots.get(topic, 0), row["unbegun"])
             if surplus > 0:
                 self.tally["taken_back"] += await self._placement.take_back(state.name, surplus, topic)
 
-    def _placed(self, state: _PoolState, job_id: str, placed: Placed | RetryLater) -> Placed | None:
-        """Note what became of a look; None: somebody else has the job, or a store is in trouble."""
+    def _placed(self, state: _PoolState, job_id: str, placed: PlacementResult | RetryLater) -> PlacementResult | None:
+        """Note the outcome for a job; None: its lock is held, or a store has failed."""
         if isinstance(placed, RetryLater):
             busy = isinstance(placed.__cause__, LockBusy)
             self.tally["busy" if busy else "in_trouble"] += 1
@@ -316,43 +326,43 @@ class Dispatcher:
         self.tally[str(placed)] += 1
         return placed
 
-    async def _find(self, state: _PoolState, capacity: int, view: View) -> Found:
-        """Read what waits: a page of tenants from the one after the last, and of each as many jobs as may go."""
+    async def _find(self, state: _PoolState, capacity: int, view: View) -> QueueSnapshot:
+        """Read the queue: a page of tenants after the last one, and of each as many jobs as may go."""
         now = asyncio.get_running_loop().time()
         state.passed_over = {job: until for job, until in state.passed_over.items() if until > now}
         if len(state.in_vain) > _IN_VAIN_MAX:
-            state.in_vain.clear()  # most of them were finished by others meanwhile
-        at = Look(
+            state.in_vain.clear()  # other schedulers have finished most of them
+        query = QueueQuery(
             state.name,
             capacity,
             self._batch,
             state.cursor,
             frozenset(state.passed_over),
             self._store.slots.slots,
-            self._scarce(state, view),
+            self._topic_slots(state, view),
         )
-        # No view of it all: whatever is found is looked at again before it is handed out.
-        found = await self._store.database.read(lambda tx: look(tx, at), one_view=False, lasting=False)
-        if at.scarce is not None and found.free > 0:
-            state.aside = found.asides.waiting
-            state.turns.update(found.asides.last)
+        # Not one consistent view: each job is decided again under its lock.
+        found = await self._store.database.read(lambda tx: read_queue(tx, query), one_view=False, lasting=False)
+        if query.topics is not None and found.free > 0:
+            state.topic_queues = found.backlog.waiting
+            state.turns.update(found.backlog.last)
         return found
 
-    def _scarce(self, state: _PoolState, view: View) -> Scarce | None:
-        """What is known of topics that have fewer places than the pool. None: there are none, nor were there any."""
-        places = self._placement.topic_places(view, state.name)
-        if not places and not state.aside:
+    def _topic_slots(self, state: _PoolState, view: View) -> TopicSlots | None:
+        """The topics with fewer slots than the pool. None: there are none, and were none at the last read."""
+        slots = self._placement.topic_slots(view, state.name)
+        if not slots and not state.topic_queues:
             state.turns.clear()
             return None
-        return Scarce(places, frozenset(view.pool(state.name).topics or ()), state.turns)
+        return TopicSlots(slots, frozenset(view.pool(state.name).topics or ()), state.turns)
 
 
 async def _end(loops: asyncio.Task[None]) -> None:
     await loops
 
 
-async def _rung(bell: Bell, timeout_ns: int) -> bool:
+async def _notified(listener: Bell, timeout_ns: int) -> bool:
     try:
-        return await bell.wait(timeout_ns)
+        return await listener.wait(timeout_ns)
     except Closed:
         return False

@@ -1,8 +1,8 @@
-"""Whose turn it is: the next jobs for the free places of a pool, one from each tenant in turn. Pure.
+"""Fair share: selects the next jobs for the free slots of a pool, one tenant after another. Pure.
 
-Promises: between two jobs of one tenant every other tenant that has a job waiting, and a place left, gets one; a tenant
-with a million jobs waiting delays another by at most one job for each tenant. Within a tenant the order is that of its
-line. Does not promise equal shares of time: a turn is one job, however long it runs.
+Promises: between two jobs of one tenant every other tenant with a waiting job and a free slot gets one. So a tenant
+with a million waiting jobs delays another by at most one job for each tenant. Within a tenant the order is that of its
+queue. Does not promise equal shares of time: a job counts the same however long it runs.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The jobs of one tenant that wait, in the order of their going."""
+class TenantQueue:
+    """The waiting jobs of one tenant, the next one first."""
 
     tenant: str
     jobs: tuple[str, ...]
-    room: int | None = None  # how many more of this tenant may go; None: as many as there are
+    room: int | None = None  # how many more jobs of this tenant may be dispatched; None: no limit
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What to dispatch, in this order, and which tenant had the last turn."""
+class Selection:
+    """The jobs to dispatch, in this order, and the tenant of the last one."""
 
     jobs: tuple[str, ...]
     last: str | None
 
 
-def next_turn(lines: Sequence[Line], free: int) -> Turn:
-    """Deal `free` places out: one to each line in the given order, then a second, until places or jobs are used up."""
+def select_jobs(queues: Sequence[TenantQueue], free: int) -> Selection:
+    """Fill `free` slots: one job of each queue in the given order, then a second, until slots or jobs are used up."""
     chosen: list[str] = []
     last: str | None = None
     depth = 0
-    open_lines = [line for line in lines if _reach(line) > 0]
-    while open_lines and len(chosen) < free:
-        for line in open_lines:
+    open_queues = [queue for queue in queues if _length(queue) > 0]
+    while open_queues and len(chosen) < free:
+        for queue in open_queues:
             if len(chosen) == free:
                 break
-            chosen.append(line.jobs[depth])
-            last = line.tenant
+            chosen.append(queue.jobs[depth])
+            last = queue.tenant
         depth += 1
-        open_lines = [line for line in open_lines if _reach(line) > depth]
-    return Turn(tuple(chosen), last)
+        open_queues = [queue for queue in open_queues if _length(queue) > depth]
+    return Selection(tuple(chosen), last)
 
 
-def _reach(line: Line) -> int:
-    return len(line.jobs) if line.room is None else min(len(line.jobs), line.room)
+def _length(queue: TenantQueue) -> int:
+    return len(queue.jobs) if queue.room is None else min(len(queue.jobs), queue.room)

@@ -1,15 +1,12 @@
-"""Whether it is worth trying to hand a new job to the workers of a pool at once. Pure: no clock.
+"""The fast path: a new job is inserted and dispatched in one transaction, without a message to a scheduler.
 
-The short way costs more than standing in line if it turns out that there is no place. So after a try in vain it is left
-alone for a while, and for twice as long each time, until one succeeds: under a load that fills the pool, hardly
-anything is tried. Times are nanoseconds of any clock that does not go back.
+Promises: a job is accepted as without the fast path, and durable when the call returns. The fast path is taken only if
+a slot is free, no job waits for it, and the job's own lock is acquired; its fence is written with the job. Otherwise
+the job is inserted and waits in its queue: after contention, in a full pool or topic, with a lease store that does not
+answer. A large batch takes no fast path: a scheduler decides about many jobs together.
 
-New jobs on the short way: made and handed to workers by one transaction, without a look of the scheduler's.
-
-Promises: what is accepted is accepted as on the long way, and durable when it is said. The short way is taken only if
-there is a place with the workers, nobody waits for it, and the job's own lock is had, under whose fence all of it is
-written. Whatever stands in its way, the job is made and waits in line: contention, a full pool or topic, a store of
-leases that does not answer. A crowd goes the long way at once, where a scheduler decides about many together.
+An attempt in vain costs more than a plain insert. So after one the pool is left alone for a while, and twice as long
+each time, until an attempt succeeds: under a load that fills the pool, hardly anything is tried.
 
 Clock: the monotonic one, for when to try again.
 """
@@ -31,61 +28,28 @@ from holdfast.types import MS, NS
 FIRST_NS: Final = 20 * MS
 LONGEST_NS: Final = NS
 POOLS_MAX: Final = 10_000
-"""So many are remembered; pools come and go, and names are chosen by people."""
+"""So many are remembered; the names of pools are chosen by users."""
 
-
-class _Vain(NamedTuple):
-    pause_ns: int
-    until_ns: int
-
-
-class Shortcut:
-    """What one process has found."""
-
-    def __init__(self) -> None:
-        self._vain: dict[str, _Vain] = {}
-
-    def open(self, pool: str, now_ns: int) -> bool:
-        """Whether to try."""
-        vain = self._vain.get(pool)
-        return vain is None or now_ns >= vain.until_ns
-
-    def worked(self, pool: str) -> None:
-        """A job of this pool went the short way."""
-        self._vain.pop(pool, None)
-
-    def in_vain(self, pool: str, now_ns: int) -> None:
-        """One did not. Several that were on their way together are one finding."""
-        vain = self._vain.pop(pool, None)
-        if vain is not None and now_ns < vain.until_ns:
-            self._vain[pool] = vain
-            return
-        pause_ns = FIRST_NS if vain is None else min(2 * vain.pause_ns, LONGEST_NS)
-        if len(self._vain) >= POOLS_MAX:
-            self._vain.pop(next(iter(self._vain)))  # the one that was noted first
-        self._vain[pool] = _Vain(pause_ns, now_ns + pause_ns)
-
-
-CROWD: Final = 16
-"""More that come in one call are no matter of milliseconds."""
+BATCH_MAX: Final = 16
+"""More jobs in one call are not about latency."""
 
 _End: TypeAlias = tuple[Job, bool] | Failed
 
 
-class Straight:
-    """The short way of one process, and the long way for whom it is not."""
+class FastPath:
+    """Inserts jobs for one process: on the fast path where it is open, else as `JobStore.submit_all`."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._store = placement.store
-        self._shortcut = Shortcut()
-        self.tally: Counter[str] = Counter()  # jobs by the way they went
+        self._state = FastPathState()
+        self.tally: Counter[str] = Counter()  # jobs by path
 
     async def submit_all(self, news: Sequence[New]) -> list[_End]:
-        """Make jobs that were checked; see `JobStore.submit_all`."""
+        """Insert jobs that were checked; see `JobStore.submit_all`."""
         now_ns = self._store.clock.now().mono
-        going = [at for at, new in enumerate(news) if self._may(new, now_ns)]
-        ends: dict[int, _End] = await self._tried(news, going) if 0 < len(going) <= CROWD else {}
+        fast = [at for at, new in enumerate(news) if self._may(new, now_ns)]
+        ends: dict[int, _End] = await self._try(news, fast) if 0 < len(fast) <= BATCH_MAX else {}
         rest = [at for at in range(len(news)) if at not in ends]
         if rest:
             self.tally["long_way"] += len(rest)
@@ -94,39 +58,71 @@ class Straight:
         return [ends[at] for at in range(len(news))]
 
     def _may(self, new: New, now_ns: int) -> bool:
-        """Whether the short way may be tried.
+        """Whether the fast path may be tried.
 
-        It is for jobs that would stand in line, and where what is said is heard at once. Not for ids that somebody has
-        chosen: one that is taken is another job's, and its lock is not to be touched.
+        It is for jobs that can go now, on a bus that delivers promptly. Not for ids that a caller has chosen: such an
+        id may be another job's, whose lock must not be touched.
         """
-        if not (new.in_line and new.wanted.id is None and self._placement.makes and self._store.bus.prompt):
+        if not (new.in_line and new.wanted.id is None and self._placement.can_insert and self._store.bus.prompt):
             return False
-        return self._shortcut.open(_way(new), now_ns)
+        return self._state.allows(_queue_of(new), now_ns)
 
-    async def _tried(self, news: Sequence[New], going: Sequence[int]) -> dict[int, _End]:
-        """Those that were made, with workers or in line. Of the others it is not known, or they were not."""
+    async def _try(self, news: Sequence[New], fast: Sequence[int]) -> dict[int, _End]:
+        """The jobs that were inserted, dispatched or waiting. The others were not, or the outcome is unknown."""
         ends: dict[int, _End] = {}
-        for at, made in zip(going, await self._placement.make([news[at] for at in going]), strict=True):
+        for at, made in zip(fast, await self._placement.insert([news[at] for at in fast]), strict=True):
             job = made.after if isinstance(made, Changed) else None
             if job is not None:
                 ends[at] = job, True
             if isinstance(made, Changed) and job is not made.before:
-                self._shortcut.worked(_way(news[at]))
+                self._state.succeeded(_queue_of(news[at]))
                 self.tally["straight"] += 1
             else:
-                self._shortcut.in_vain(_way(news[at]), self._store.clock.now().mono)
+                self._state.failed(_queue_of(news[at]), self._store.clock.now().mono)
                 self.tally["no_place"] += job is not None
         return ends
 
 
-def _way(new: New) -> str:
-    """For whom the short way is open or not: all of a pool; a topic that has fewer places says nothing about others."""
+class _Pause(NamedTuple):
+    pause_ns: int
+    until_ns: int
+
+
+class FastPathState:
+    """For which queues the fast path is open. Pure: times are nanoseconds of any clock that does not go back."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, _Pause] = {}
+
+    def allows(self, queue: str, now_ns: int) -> bool:
+        """Whether to try."""
+        pause = self._pauses.get(queue)
+        return pause is None or now_ns >= pause.until_ns
+
+    def succeeded(self, queue: str) -> None:
+        """A job took the fast path."""
+        self._pauses.pop(queue, None)
+
+    def failed(self, queue: str, now_ns: int) -> None:
+        """A job did not. Several that were tried together count once."""
+        pause = self._pauses.pop(queue, None)
+        if pause is not None and now_ns < pause.until_ns:
+            self._pauses[queue] = pause
+            return
+        pause_ns = FIRST_NS if pause is None else min(2 * pause.pause_ns, LONGEST_NS)
+        if len(self._pauses) >= POOLS_MAX:
+            self._pauses.pop(next(iter(self._pauses)))  # the oldest
+        self._pauses[queue] = _Pause(pause_ns, now_ns + pause_ns)
+
+
+def _queue_of(new: New) -> str:
+    """The queue of a job: of its pool, or of a topic with slots of its own, which tells nothing about other topics."""
     pool: str = new.values["pool"]
     return pool if new.values["queue"] != JobQueue.TOPIC else f"{pool} {new.values['topic']}"
 
 
 def _ours(new: New, end: _End) -> _End:
-    """One that had been made on the short way, although nobody could say so, was made by us: nobody else has its id."""
+    """A job that was inserted on the fast path with an unknown outcome is ours: no other caller has its id."""
     if isinstance(end, Failed) or new.wanted.id is not None or end[0].id != new.identity:
         return end
     return end[0], True

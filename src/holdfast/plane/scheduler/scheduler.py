@@ -1,23 +1,26 @@
-"""The scheduler: what it does with each message about a job. Any number of them may run at once.
+"""The scheduler handles each message about a job. Any number of schedulers may run at the same time.
 
-Promises: every write happens under the job's lock, with its fence, in one transaction with the messages that tell of
-it. A message that was handled twice, late or out of order changes nothing the second time, and is counted. What cannot
-be handled now is given back with a delay: contention and trouble with a store are two classes and use up no budget. A
-job ends once. When it stops, nothing that was not handled is acknowledged.
+Promises:
 
-A new job that somebody can run stands in line, and the dispatcher takes turns between tenants (`dispatcher`). One that
-has to wait for its time, or for a worker who knows its topic, comes as a message, as does a job that is tried again. It
-goes straight to the workers if there is room and nobody waits; if others wait it stands in line too, and its handler
-takes no lock at all, so that a long line costs its newcomers next to nothing. Messages that come together are
-handled in one transaction (`lockedchanges`). Of a very short attempt only the end is heard of, and its start is written
-with that: RUNNING is in the history of the job, and was never the state of its row.
+- Every write happens under the job's lock, with its fence, in one transaction with the messages about it.
+- A message that is handled twice, late or out of order changes nothing the second time, and is counted.
+- A message that cannot be handled now is nacked with a delay. Contention and store failures are two classes, and use up
+  no budget.
+- A job ends once.
+- A scheduler that stops acks nothing that it has not handled.
+
+A new job that can go waits in the queue of its pool (`dispatcher`). A job that waits for a time, or for a worker that
+serves its topic, and a job that is retried, comes as a message. It is dispatched if a slot is free and no job waits.
+Otherwise it is enqueued, and its handler acquires no lock: a long queue costs new jobs next to nothing. Messages that
+come together are handled in one transaction (`locked_updates`). A brief attempt reports only its end; its start is
+written with that. So RUNNING is in the history of the job, and was never the state of its row.
 
 Clock: the wall clock, for time limits only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -61,9 +64,8 @@ from holdfast.plane.model.records import (
     check_whole,
 )
 from holdfast.plane.scheduler.dispatcher import Dispatcher
-from holdfast.plane.scheduler.placement import Placed, Placement
-from holdfast.plane.scheduler.returned_jobs import Parking
-from holdfast.plane.scheduler.takeover_latency import TakeoverTimes
+from holdfast.plane.scheduler.placement import Placement, PlacementResult
+from holdfast.plane.scheduler.takeover_latency import TakeoverLatency
 from holdfast.plane.worker.result_batcher import split
 from holdfast.types import Duration, duration_ns
 
@@ -71,14 +73,16 @@ RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
 CONCURRENCY: Final = 128
 REASON_CHARS_MAX: Final = 1000
 _STOPPING_S: Final = 0.1
+RETURNED_MAX: Final = 1_000  # remembered jobs of each topic
+TOPICS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker says about an attempt."""
+    """A worker's report on an attempt."""
 
     job: str
-    made_ns: int  # when the job was made of which it speaks; 0: it does not say so
+    made_ns: int  # when the job was created; 0: not reported
     attempt: int
     worker: str
     run: CarriedFence
@@ -86,19 +90,21 @@ class Report:
 
 
 def report_of(message: Message) -> Report:
-    """Read a worker's message, or `BadInput`: then it will never be understood."""
+    """Read a worker's message, or `BadInput`."""
     body = message.body
     job = check_id("job", body.get("job"))
     run = message.fence
     if run is None or not WORKER_JOB.names(run.key, job=job):
-        raise BadInput("fence", f"{message.id} does not carry the fence of a lease on job {job}", "say it under one")
+        raise BadInput(
+            "fence", f"{message.id} does not carry the fence of a lease on job {job}", "publish it under one"
+        )
     attempt = check_whole("attempt", body.get("attempt"), 0, 2**31)
     made_ns = check_whole("made_ns", body.get("made_ns", 0), 0, TIME_MAX)
     return Report(job, made_ns, attempt, check_id("worker", body.get("worker")), run, body)
 
 
 def ended_of(body: Mapping[str, Any]) -> Ended:
-    """How an attempt ended, from a worker's words, or `BadInput`."""
+    """How an attempt ended, from a worker's report, or `BadInput`."""
     status = body.get("status")
     if status not in ("succeeded", "failed", "quarantined", "returned"):
         fix = "use succeeded, failed, quarantined or returned"
@@ -114,6 +120,36 @@ def ended_of(body: Mapping[str, Any]) -> Ended:
         lost=status == "failed" and body.get("code") == Code.LOST,
         quarantined=status == "quarantined",
     )
+
+
+class ReturnedJobs:
+    """Jobs that no worker had a slot for, by topic: the first one goes as soon as one of its topic has ended.
+
+    A topic may have fewer slots than its pool, or few workers. A job that came back waits for a time, and for longer
+    each time; most slots become free before that. Promises nothing: a job that is forgotten goes at its time.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str], deque[str]] = {}
+
+    def add(self, pool: str, topic: str, job: str) -> None:
+        """A job waits for a slot of its topic."""
+        waiting = self._waiting.get((pool, topic))
+        if waiting is None:
+            if len(self._waiting) >= TOPICS_MAX:
+                self._waiting.pop(next(iter(self._waiting)))  # the oldest
+            waiting = self._waiting[pool, topic] = deque(maxlen=RETURNED_MAX)
+        waiting.append(job)
+
+    def pop(self, pool: str, topic: str) -> str | None:
+        """A slot of a topic is free: the job that has waited longest, which is forgotten; None: there is none."""
+        waiting = self._waiting.get((pool, topic))
+        if waiting is None:
+            return None
+        job = waiting.popleft()
+        if not waiting:
+            del self._waiting[pool, topic]
+        return job
 
 
 class Scheduler:
@@ -133,14 +169,14 @@ class Scheduler:
         self._bus = bus
         self._retry = retry
         self._stopping = False
-        self._parking = Parking()
+        self._returned = ReturnedJobs()
         self._consumers: list[Consumer] = []
         self.tally: Counter[str] = Counter()
-        self.takeovers = TakeoverTimes(self._store.clock, placement.family.ttl)
+        self.takeovers = TakeoverLatency(self._store.clock, placement.family.ttl)
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """What is called for each subject."""
+        """The handler of each subject."""
         return {
             subjects.SUBMIT: self._guarded(self.on_submit),
             subjects.STARTED: self._guarded(self.on_started),
@@ -152,10 +188,10 @@ class Scheduler:
     async def serving(
         self, *, concurrency: int = CONCURRENCY, ack_wait: Duration | None = None
     ) -> AsyncIterator[Scheduler]:
-        """Handle messages while the block runs. Leaving it takes no more, lets handlers finish, gives back the rest.
+        """Handle messages while the block runs. Leaving it fetches no more, lets handlers finish, and nacks the others.
 
-        `ack_wait`: how long after our last sign of life another scheduler gets a message that we died with. Half of the
-        lock's time by default, so that the lock decides how soon a job is taken over, and not the message.
+        `ack_wait`: how long after our last heartbeat another scheduler gets a message that we died with. Half of the
+        lock's TTL by default, so that the lock decides how soon a job is taken over, and not the message.
         """
         wait_ns = duration_ns("ack_wait", self.placement.family.ttl / 2 if ack_wait is None else ack_wait)
         async with AsyncExitStack() as stack:
@@ -172,21 +208,21 @@ class Scheduler:
 
     @property
     def handling(self) -> int:
-        """How many messages are being handled now."""
+        """How many handlers run."""
         return sum(each.handling for each in self._consumers)
 
     def stop(self) -> None:
-        """Begin nothing any more. Deliveries from now on are given back, for another scheduler to take."""
+        """Handle nothing more. Deliveries from now on are nacked, for another scheduler."""
         self._stopping = True
 
     def statistics(self) -> dict[str, int]:
-        """What became of messages, by subject and outcome; and second ends, of which there should be none."""
+        """Messages by subject and outcome, and jobs that ended twice, of which there should be none."""
         return {**self.tally, "duplicate_ends": self._store.duplicate_ends}
 
     # The handlers.
 
     async def on_submit(self, delivery: Delivery) -> None:
-        """A job was accepted, or is to be looked at again."""
+        """Place a job that was accepted, or whose time has come."""
         job_id = check_id("job", delivery.message.body.get("job"))
         if self.dispatcher.any_crowded:
             job = await self._store.get(job_id)
@@ -195,27 +231,27 @@ class Scheduler:
                 self._count(subjects.SUBMIT, "in_line")
                 return
         placed = await self.placement.place(job_id)
-        if placed is Placed.NO_WORKER and await self._served_meanwhile(job_id):
+        if placed is PlacementResult.NO_WORKER and await self._served_meanwhile(job_id):
             placed = await self.placement.place(job_id)
-        if placed in (Placed.POOL_FULL, Placed.TENANT_FULL, Placed.ASIDE):
+        if placed in (PlacementResult.POOL_FULL, PlacementResult.TENANT_FULL, PlacementResult.TOPIC_QUEUED):
             job = await self._store.get(job_id)
             if job is not None:
-                if placed is Placed.POOL_FULL:
-                    self.dispatcher.crowd(job.pool)
-                # A place may have become free between the look and this note of it.
+                if placed is PlacementResult.POOL_FULL:
+                    self.dispatcher.mark_crowded(job.pool)
+                # A slot may have become free meanwhile.
                 self.dispatcher.wake(job.pool)
         self._count(subjects.SUBMIT, placed)
 
     async def _served_meanwhile(self, job_id: str) -> bool:
-        """Whether a worker has announced the topic of a job while that was put into the queue of the topic.
+        """Whether a worker has announced the topic of a job while that was moved to the queue of the topic.
 
-        If not, the dispatcher finds the job there: it looks when a topic is announced, which is after this.
+        If not, the dispatcher will find the job: it reads that queue when a topic is announced, which is after this.
         """
         job = await self._store.get(job_id)
         return job is not None and bool((await self.placement.workers.view()).serving(job.topic))
 
     async def on_started(self, delivery: Delivery) -> None:
-        """A worker has begun an attempt. If that is not the one that is wanted, it is told to stop."""
+        """Note that a worker has begun an attempt. If that is stale, tell the worker to stop."""
         said = report_of(delivery.message)
 
         def begin(job: Job) -> Writing | None:
@@ -225,7 +261,7 @@ class Scheduler:
 
         job = (await self.placement.change(said.job, lambda _: begin)).before
         if job is None:
-            self._count(subjects.STARTED, Placed.MISSING)
+            self._count(subjects.STARTED, PlacementResult.MISSING)
             return
         worth = standing_of_start(_attempt(job), _word(said))
         self._count(subjects.STARTED, worth)
@@ -234,30 +270,30 @@ class Scheduler:
             await self._bus.publish([stop_for(job, said.worker, said.attempt, said.run.fence, why)])
 
     async def on_result(self, delivery: Delivery) -> None:
-        """A worker has finished an attempt, or several at the same time."""
+        """Write the results of one attempt, or of several."""
         messages = split(delivery.message)
         said = [report_of(each) for each in messages]
-        wanted = [(each.job, await self._ruling(each)) for each in said]
+        wanted = [(each.job, await self._decision(each)) for each in said]
         if len(wanted) == 1:
-            await self._heard(said[0], await self.placement.change(*wanted[0]))
+            await self._handled(said[0], await self.placement.change(*wanted[0]))
             return
         alone: list[Message] = []
         later: RetryLater | None = None
         for message, each, end in zip(messages, said, await self.placement.change_all(wanted), strict=True):
             if not isinstance(end, Failed):
-                await self._heard(each, end)
+                await self._handled(each, end)
                 continue
             alone.append(message)
             if later is None and isinstance(end.error, RetryLater):
                 later = end.error
         if later is not None and len(alone) == len(messages):
-            raise later  # mostly trouble with a store, which is no reason for more messages: they come again together
+            raise later  # mostly a store failure, which is no reason for more messages: they come again together
         if alone:  # each has its own delays, and its own budget, from here on
             self.tally[f"{subjects.RESULT}.alone"] += len(alone)
             await self._bus.publish(alone)
 
-    async def _ruling(self, said: Report) -> Deciding:
-        """What becomes of a job whose worker has said this. `BadInput` if it makes no sense."""
+    async def _decision(self, said: Report) -> Deciding:
+        """The decision about a job after this report. `BadInput` if the report makes no sense."""
         ended = ended_of(said.body)
         # Read before the lock is held: earlier attempts ended before this one began, so their number is settled.
         postponed = 0 if ended.ok or not ended.begun else await self._store.postponed(said.job)
@@ -273,7 +309,7 @@ class Scheduler:
             writing = self._after(job, meaning, said, fence, now_ns)
             if job.state is JobState.RUNNING or not ended.begun:
                 return writing
-            # Its start was not heard of, as that of a very short attempt is not, and must have been.
+            # A brief attempt does not report its start.
             return replace(writing, changes=[_running(said), *writing.changes])
 
         return lambda fence: partial(decide, fence)
@@ -284,20 +320,22 @@ class Scheduler:
             return elsewhere_ns(job.version - 1, chance * NO_WORKER_SPREAD_NS >> 32)
         return self._retry.delay_ns(max(0, job.attempt - postponed - 1), 0, lambda n: chance * n >> 32)
 
-    async def _heard(self, said: Report, changed: Changed) -> None:
+    async def _handled(self, said: Report, changed: Changed) -> None:
         before, after = changed.before, changed.after
-        worth = Placed.MISSING if before is None else standing(_attempt(before), _word(said))
+        worth = PlacementResult.MISSING if before is None else standing(_attempt(before), _word(said))
         self._count(subjects.RESULT, worth)
         if before is not None and after is not None:
             if after.code == Code.TAKEN_BACK:
-                self._parking.came_back(before.pool, before.topic, before.id)
-            elif (waiting := self._parking.next(before.pool, before.topic)) is not None:
-                await self.placement.line_up(waiting)
+                self._returned.add(before.pool, before.topic, before.id)
+            elif (waiting := self._returned.pop(before.pool, before.topic)) is not None:
+                await self.placement.enqueue(waiting)
         if before is not None:
-            self.placement.pace.heard(before.pool, before.topic, _took_ns(said.body), self._store.clock.now().mono)
+            self.placement.prefetch.finished(
+                before.pool, before.topic, _took_ns(said.body), self._store.clock.now().mono
+            )
 
     async def on_cancel(self, delivery: Delivery) -> None:
-        """Somebody wants a job to end. One that is over stays as it is."""
+        """Cancel a job. A finished job stays as it is."""
         body = delivery.message.body
         job_id = check_id("job", body.get("job"))
         actor = check_text("actor", body.get("actor"), ID_CHARS_MAX)
@@ -360,7 +398,7 @@ class Scheduler:
                     self.takeovers.unknown(message.id)
                 raise
             except (InvalidTransition, RowMissing) as refused:
-                # Trying again would be refused again: it is noted, and done with.
+                # Another try would be refused again.
                 self._count(message.subject, type(refused).__name__)
             except BackendError as error:
                 raise self.placement.delays.later(error, self._store.entropy.below) from error
@@ -372,7 +410,7 @@ class Scheduler:
 
 
 def _took_ns(body: Mapping[str, Any]) -> int | None:
-    """How long an attempt took, if its worker says so in a way that makes sense."""
+    """How long an attempt took, if its worker reports a valid number."""
     took_ns = body.get("took_ns")
     return took_ns if type(took_ns) is int else None
 

@@ -1,16 +1,18 @@
-"""Who of those that wait for a place of their topic goes next, and where that puts them in the lines of a pool. Pure.
+"""The queues of topics: jobs that wait for a slot of their topic, and which of them may be dispatched next.
 
-Promises: the places of a topic go round among the tenants who wait for one, whatever else these tenants have waiting;
-within a tenant they go by priority, then by age. Whoever may go stands in the line of its tenant as if it had always
-stood there: it overtakes nobody of a higher priority, and nobody who was there before it; tenants take their turns as
-ever (`fairness`). So those who wait for a place of their topic hold up nobody, and nobody holds up them.
+Promises:
 
-Who waits for a place of its topic, as a dispatcher looks at it, and may go: they join the lines of their tenants.
+- The slots of a topic go round among the tenants that wait for one, whatever else these tenants have waiting. Within a
+  tenant the order is priority, then age.
+- A job that may go joins the queue of its tenant as if it had always been there: it overtakes no job of a higher
+  priority and no older one. Tenants take turns as ever (`fair_share`). So jobs that wait for a slot of their topic
+  delay no others, and are not delayed by them.
+- A read costs the same however many jobs wait, and next to nothing if none does. It reads only topics that live workers
+  serve, so jobs of other topics wait here at no cost.
+- As with the queues of a pool (`dispatch_queue`), the result is only a snapshot: each job is decided under its lock.
 
-Promises: a look costs the same however many wait, and next to nothing if nobody does. Only topics that live workers
-serve are looked at, so jobs of other topics wait here at no cost, whatever their number. As with the lines of a pool
-(`lines`) it is a look and nothing more: what it finds is decided under the job's lock, and counted there. SQLite is
-asked in steps, which cost nothing there; Postgres once for all topics that have room. Both find the same.
+SQLite is read in steps, which are cheap there; Postgres in one query, because each is a round trip. The results are the
+same.
 """
 
 from __future__ import annotations
@@ -23,185 +25,187 @@ from typing import Any, Final, NamedTuple
 from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.db.statements import sql
-from holdfast.plane.scheduler.fair_share import Line, next_turn
+from holdfast.plane.scheduler.fair_share import TenantQueue, select_jobs
+
+TENANTS: Final = 64  # of each topic, read in one query
+
+_TENANTS: Final = sql("aside_tenants")
+_QUEUE: Final = sql("aside_line")
+_READ: Final = sql("aside_look_postgres")
 
 
 class Rank(NamedTuple):
-    """Where a job stands in the line of its tenant: the least goes first."""
+    """The position of a job in the queue of its tenant: the least goes first."""
 
-    behind: int  # the priority, below zero
+    behind: int  # the priority, negated
     created_ns: int
     job: str
 
 
 @dataclass(frozen=True, slots=True)
-class TopicBacklog:
-    """The jobs of one tenant that wait for a place of one topic, in the order of their going."""
+class TopicQueue:
+    """The jobs of one tenant that wait for a slot of one topic, the next one first."""
 
     tenant: str
     jobs: tuple[Rank, ...]
-    room: int | None = None  # how many more of this tenant may go; None: as many as there are
+    room: int | None = None  # how many more jobs of this tenant may be dispatched; None: no limit
 
 
-def room_of(places: int | None, running: int, free: int) -> int:
-    """How many jobs of a topic may go now. `places`: that it has; None: as many as its pool. `free`: of the pool."""
-    return max(0, free if places is None else min(places - running, free))
+class TopicSlots(NamedTuple):
+    """What a dispatcher knows about the topics of a pool."""
+
+    slots: Mapping[str, int]  # of topics that have fewer than the pool
+    served: frozenset[str]  # topics that live workers serve
+    last: Mapping[str, str] = {}  # by topic, the tenant of the last job
 
 
-def picked(lines: Sequence[TopicBacklog], room: int) -> dict[str, list[Rank]]:
-    """Who may go, by tenant: one of each line in the given order, then a second, until there is no more room."""
-    ranks = {rank.job: (line.tenant, rank) for line in lines for rank in line.jobs}
-    turn = next_turn([Line(each.tenant, tuple(rank.job for rank in each.jobs), each.room) for each in lines], room)
-    found: dict[str, list[Rank]] = {}
-    for job in turn.jobs:
-        tenant, rank = ranks[job]
-        found.setdefault(tenant, []).append(rank)
-    return found
-
-
-def joined(
-    lines: Sequence[Line],
-    going: Mapping[str, Sequence[Rank]],
-    ranks: Mapping[str, Rank],
-    rooms: Mapping[str, int | None],
-    order: Sequence[str],
-) -> tuple[Line, ...]:
-    """The lines of a pool with those who may go in them, in the order of the tenants.
-
-    `ranks` are those of the jobs in lines that somebody joins, and `rooms` those of tenants who have no line yet.
-    """
-    known = {line.tenant: line for line in lines}
-    found: list[Line] = []
-    for tenant in order:
-        line = known.get(tenant) or Line(tenant, (), rooms.get(tenant))
-        if tenant in going:
-            all_of_it = sorted([*(ranks[job] for job in line.jobs if job in ranks), *going[tenant]])
-            line = Line(tenant, tuple(rank.job for rank in all_of_it), line.room)
-        found.append(line)
-    return tuple(found)
-
-
-TENANTS: Final = 64  # of each topic, read in one go
-
-_TENANTS: Final = sql("aside_tenants")
-_LINE: Final = sql("aside_line")
-_LOOK: Final = sql("aside_look_postgres")
-
-
-class Scarce(NamedTuple):
-    """What is known of the topics of a pool."""
-
-    places: Mapping[str, int]  # of those that have fewer than the pool
-    served: frozenset[str]  # topics that live workers take
-    last: Mapping[str, str] = {}  # by topic, the tenant that had the last turn
-
-
-class Going(NamedTuple):
-    """A job that has waited for a place of its topic, and may go."""
+class Selected(NamedTuple):
+    """A job that has waited for a slot of its topic, and may be dispatched."""
 
     topic: str
     tenant: str
 
 
 @dataclass(frozen=True, slots=True)
-class PoolBacklog:
-    """What waits aside in a pool."""
+class TopicBacklog:
+    """The queues of the topics of a pool."""
 
-    waiting: bool = False  # somebody does
-    going: Mapping[str, Going] = field(default_factory=dict)  # by job, those who may go
-    ranks: Mapping[str, list[Rank]] = field(default_factory=dict)  # of these, by tenant
-    rooms: Mapping[str, int | None] = field(default_factory=dict)  # how many more of a tenant may go
-    last: Mapping[str, str] = field(default_factory=dict)  # by topic, where to go on if nobody looked at may go
+    waiting: bool = False  # at least one job waits
+    selected: Mapping[str, Selected] = field(default_factory=dict)  # by job
+    ranks: Mapping[str, list[Rank]] = field(default_factory=dict)  # of the selected jobs, by tenant
+    rooms: Mapping[str, int | None] = field(default_factory=dict)  # by tenant, how many more jobs may be dispatched
+    last: Mapping[str, str] = field(default_factory=dict)  # by topic, where to go on if no job that was read may go
 
 
-class Looked(NamedTuple):
-    """What a dispatcher has looked at so far, and what it may hand out."""
+class TopicQuery(NamedTuple):
+    """What to read: the free slots of a pool, and the jobs to skip."""
 
     pool: str
     free: int
     passed: frozenset[str]
-    slots: int | None
+    slots: int | None  # of a tenant, unless its own row has a limit
 
 
-async def look_aside(tx: Tx, at: Looked, scarce: Scarce) -> PoolBacklog:
+def free_slots(slots: int | None, running: int, free: int) -> int:
+    """How many jobs of a topic may go. `slots`: of the topic; None: as many as its pool. `free`: of the pool."""
+    return max(0, free if slots is None else min(slots - running, free))
+
+
+def select_ranks(queues: Sequence[TopicQueue], free: int) -> dict[str, list[Rank]]:
+    """The next jobs by tenant: one of each queue in the given order, then a second, until `free` are selected."""
+    ranks = {rank.job: (queue.tenant, rank) for queue in queues for rank in queue.jobs}
+    as_queues = [TenantQueue(each.tenant, tuple(rank.job for rank in each.jobs), each.room) for each in queues]
+    found: dict[str, list[Rank]] = {}
+    for job in select_jobs(as_queues, free).jobs:
+        tenant, rank = ranks[job]
+        found.setdefault(tenant, []).append(rank)
+    return found
+
+
+def merge_queues(
+    queues: Sequence[TenantQueue],
+    selected: Mapping[str, Sequence[Rank]],
+    ranks: Mapping[str, Rank],
+    rooms: Mapping[str, int | None],
+    order: Sequence[str],
+) -> tuple[TenantQueue, ...]:
+    """The queues of a pool with the selected jobs in them, in the order of the tenants.
+
+    `ranks` are those of the jobs in queues that selected jobs join, and `rooms` those of tenants without a queue.
+    """
+    known = {queue.tenant: queue for queue in queues}
+    found: list[TenantQueue] = []
+    for tenant in order:
+        queue = known.get(tenant) or TenantQueue(tenant, (), rooms.get(tenant))
+        if tenant in selected:
+            whole = sorted([*(ranks[job] for job in queue.jobs if job in ranks), *selected[tenant]])
+            queue = TenantQueue(tenant, tuple(rank.job for rank in whole), queue.room)
+        found.append(queue)
+    return tuple(found)
+
+
+async def read_topic_queues(tx: Tx, query: TopicQuery, topic_slots: TopicSlots) -> TopicBacklog:
     """See the module."""
     rooms: dict[str, int] = {}
-    served = json.dumps(sorted(scarce.served))
-    topics = await tx.query(script("aside_topics", tx.dialect), {"pool": at.pool, "topics": served})
+    served = json.dumps(sorted(topic_slots.served))
+    topics = await tx.query(script("aside_topics", tx.dialect), {"pool": query.pool, "topics": served})
     for row in topics:
         topic = row["topic"]
-        if room := room_of(scarce.places.get(topic), row["running"], at.free):
+        if room := free_slots(topic_slots.slots.get(topic), row["running"], query.free):
             rooms[topic] = room
-    found = PoolBacklog(waiting=bool(topics))
+    found = TopicBacklog(waiting=bool(topics))
     if not rooms:
         return found
-    rows = await (_at_once if tx.dialect == "postgres" else _in_steps)(tx, at, scarce, rooms)
-    going: dict[str, Going] = {}
+    read = _in_one_query if tx.dialect == "postgres" else _in_steps
+    rows = await read(tx, query, topic_slots, rooms)
+    selected: dict[str, Selected] = {}
     ranks: dict[str, list[Rank]] = {}
     last: dict[str, str] = {}
     left: dict[str, int | None] = {}
     for topic, room in rooms.items():
-        lines = _lines([row for row in rows if row["topic"] == topic], at)
-        left.update((line.tenant, line.room) for line in lines)
-        chosen = picked([line for line in lines if line.room is None or line.room > 0], room)
-        if not chosen and len(lines) == TENANTS:
-            last[topic] = lines[-1].tenant
+        queues = _queues([row for row in rows if row["topic"] == topic], query)
+        left.update((queue.tenant, queue.room) for queue in queues)
+        chosen = select_ranks([queue for queue in queues if queue.room is None or queue.room > 0], room)
+        if not chosen and len(queues) == TENANTS:
+            last[topic] = queues[-1].tenant
         for tenant, some in chosen.items():
             ranks.setdefault(tenant, []).extend(some)
-            going.update((rank.job, Going(topic, tenant)) for rank in some)
-    return PoolBacklog(waiting=True, going=going, ranks=ranks, rooms=left, last=last)
+            selected.update((rank.job, Selected(topic, tenant)) for rank in some)
+    return TopicBacklog(waiting=True, selected=selected, ranks=ranks, rooms=left, last=last)
 
 
-async def join(tx: Tx, lines: Sequence[Line], asides: PoolBacklog, after: str, until: str | None) -> tuple[Line, ...]:
-    """The lines of a pool with those who may go in them. `until`: the last tenant looked at, if there may be more."""
-    if not asides.ranks:
-        return tuple(lines)
-    there = [job for line in lines if line.tenant in asides.ranks for job in line.jobs]
+async def merge(
+    tx: Tx, queues: Sequence[TenantQueue], backlog: TopicBacklog, after: str, until: str | None
+) -> tuple[TenantQueue, ...]:
+    """The queues of a pool with the selected jobs of its topics. `until`: the last tenant read, if there are more."""
+    if not backlog.ranks:
+        return tuple(queues)
+    there = [job for queue in queues if queue.tenant in backlog.ranks for job in queue.jobs]
     rows = await tx.query(script("queue_ranks", tx.dialect), {"ids": json.dumps(there)}) if there else []
     ranks = {row["id"]: _rank(row) for row in rows}
-    order = [line.tenant for line in lines]
-    if set(asides.ranks) - set(order):
-        named = {*order, *asides.ranks} | ({until} if until is not None else set())
+    order = [queue.tenant for queue in queues]
+    if set(backlog.ranks) - set(order):
+        named = {*order, *backlog.ranks} | ({until} if until is not None else set())
         known = {"tenants": json.dumps(sorted(named)), "after": after}
         order = [row["tenant"] for row in await tx.query(script("tenant_turns", tx.dialect), known)]
         if until is not None:
-            order = order[: order.index(until) + 1]  # whoever comes later has its turn when those before it had theirs
-    return joined(lines, asides.ranks, ranks, asides.rooms, order)
+            order = order[: order.index(until) + 1]  # later tenants have their turn after those of the next page
+    return merge_queues(queues, backlog.ranks, ranks, backlog.rooms, order)
 
 
-def _lines(rows: Sequence[Row], at: Looked) -> list[TopicBacklog]:
-    lines: dict[str, list[Rank]] = {}
+def _queues(rows: Sequence[Row], query: TopicQuery) -> list[TopicQueue]:
+    queues: dict[str, list[Rank]] = {}
     rooms: dict[str, int | None] = {}
     for row in rows:
-        limit = at.slots if row["slots"] is None else row["slots"]
+        limit = query.slots if row["slots"] is None else row["slots"]
         rooms[row["tenant"]] = None if limit is None else limit - row["running"]
-        line = lines.setdefault(row["tenant"], [])
-        if row["id"] not in at.passed:
-            line.append(_rank(row))
-    return [TopicBacklog(tenant, tuple(line), rooms[tenant]) for tenant, line in lines.items()]
+        queue = queues.setdefault(row["tenant"], [])
+        if row["id"] not in query.passed:
+            queue.append(_rank(row))
+    return [TopicQueue(tenant, tuple(queue), rooms[tenant]) for tenant, queue in queues.items()]
 
 
 def _rank(row: Row) -> Rank:
     return Rank(-row["priority"], row["created_ns"], row["id"])
 
 
-async def _at_once(tx: Tx, at: Looked, scarce: Scarce, rooms: Mapping[str, int]) -> Sequence[Row]:
+async def _in_one_query(tx: Tx, query: TopicQuery, topic_slots: TopicSlots, rooms: Mapping[str, int]) -> Sequence[Row]:
     wanted = [
-        {"topic": topic, "after": scarce.last.get(topic, ""), "most": room + len(at.passed)}
+        {"topic": topic, "after": topic_slots.last.get(topic, ""), "most": room + len(query.passed)}
         for topic, room in rooms.items()
     ]
-    return await tx.query(_LOOK, {"pool": at.pool, "wanted": json.dumps(wanted), "tenants": TENANTS})
+    return await tx.query(_READ, {"pool": query.pool, "wanted": json.dumps(wanted), "tenants": TENANTS})
 
 
-async def _in_steps(tx: Tx, at: Looked, scarce: Scarce, rooms: Mapping[str, int]) -> Sequence[Row]:
+async def _in_steps(tx: Tx, query: TopicQuery, topic_slots: TopicSlots, rooms: Mapping[str, int]) -> Sequence[Row]:
     found: list[Row] = []
     for topic, room in rooms.items():
-        after, here = scarce.last.get(topic, ""), {"pool": at.pool, "topic": topic}
+        after, here = topic_slots.last.get(topic, ""), {"pool": query.pool, "topic": topic}
         tenants = await tx.query(_TENANTS, {**here, "after": after, "most": TENANTS})
         if after and len(tenants) < TENANTS:
             first = await tx.query(_TENANTS, {**here, "after": "", "most": TENANTS - len(tenants)})
             tenants += [each for each in first if each["tenant"] <= after]
         for each in tenants:
-            wanted: dict[str, Any] = {**here, "tenant": each["tenant"], "most": room + len(at.passed)}
-            found += ({**each, **row, "topic": topic} for row in await tx.query(_LINE, wanted))
+            wanted: dict[str, Any] = {**here, "tenant": each["tenant"], "most": room + len(query.passed)}
+            found += ({**each, **row, "topic": topic} for row in await tx.query(_QUEUE, wanted))
     return found

@@ -49,7 +49,7 @@ from holdfast.plane.model.records import DeadLetter, Heartbeat, Job, JobEvent, S
 from holdfast.plane.policy.runtime import PolicyRuntime
 from holdfast.plane.resources.forced_release import ResourceBreaks
 from holdfast.plane.resources.locks import ResourceLocks
-from holdfast.plane.scheduler.fast_path import Straight
+from holdfast.plane.scheduler.fast_path import FastPath
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.service.policy import PolicyService
 from holdfast.plane.service.status import JobCounts, StatusEntry, StatusQueries
@@ -121,8 +121,8 @@ class Service:
         self.parts = parts
         self._store = parts.store
         family = parts.families[SCHEDULER_JOB.name]
-        self.straight = Straight(Placement(parts.store, parts.locks, parts.workers, actor="submission", family=family))
-        self._submitting = SubmissionService(parts.store, parts.workers, parts.pools, parts.approvals, self.straight)
+        self.fast_path = FastPath(Placement(parts.store, parts.locks, parts.workers, actor="submission", family=family))
+        self._submitting = SubmissionService(parts.store, parts.workers, parts.pools, parts.approvals, self.fast_path)
         self._waiting = WaitingFacts(parts.store, parts.workers)
         self._queries = JobQueries(parts.database)
         self._letters = DeadLetters(parts.store, None if parts.approvals is None else parts.approvals.submission)

@@ -26,7 +26,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
 from holdfast.plane.model.job_states import InvalidTransition, JobQueue
 from holdfast.plane.model.records import DEFAULT_POOL, ID_CHARS_MAX, Job, Submission, check_name, check_text
-from holdfast.plane.scheduler.fast_path import Straight
+from holdfast.plane.scheduler.fast_path import FastPath
 from holdfast.plane.workflows.core.run import is_attempt_id
 
 Answer: TypeAlias = tuple[Job, bool] | HoldfastError
@@ -58,14 +58,14 @@ class SubmissionService:
         workers: Workers,
         pools: Mapping[str, str],
         approvals: Approvals | None,
-        straight: Straight,
+        fast_path: FastPath,
     ) -> None:
         """`pools`: by topic, where it is configured. Without `approvals` no job needs approval."""
         self._store = store
         self._workers = workers
         self._pools = pools
         self._approvals = approvals
-        self._straight = straight
+        self._fast_path = fast_path
 
     async def one(self, caller: Caller, wanted: Submission, pool: str | None) -> tuple[Job, bool]:
         """See `Service.submit`."""
@@ -133,7 +133,7 @@ class SubmissionService:
 
     async def _insert(self, entries: Sequence[Entry]) -> Sequence[tuple[Job, bool] | Failed]:
         """Insert jobs that the rules allow."""
-        return await self._straight.submit_all([self._store.new(entry) for entry in entries])
+        return await self._fast_path.submit_all([self._store.new(entry) for entry in entries])
 
     async def _insert_with_approvals(self, entries: Sequence[Entry]) -> Sequence[tuple[Job, bool] | Failed]:
         """Insert jobs that need approval, or that the rules refuse."""

@@ -11,7 +11,7 @@ import pytest
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import BRIEF_NS, Delivery, Job, Submission
-from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.placement import PlacementResult
 from holdfast.plane.scheduler.prefetch import AHEAD, IN_A_ROW
 from holdfast.plane.worker.staleness import Attempts
 from holdfast.types import MS
@@ -330,5 +330,5 @@ async def test_a_look_at_a_job_that_somebody_else_has_is_not_waited_for(plane: R
     await plane.beat()
     job = await plane.submit()
     await plane.scheduler.on_submit(submitted(job))
-    assert await plane.placement.place(job.id, timeout=0.0) is Placed.NOTHING
+    assert await plane.placement.place(job.id, timeout=0.0) is PlacementResult.NOTHING
     assert await dispatched_jobs(plane) == [job.id]

@@ -16,7 +16,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Heartbeat, Job, Submission
-from holdfast.plane.scheduler.fast_path import CROWD, Straight
+from holdfast.plane.scheduler.fast_path import BATCH_MAX, FastPath
 from holdfast.plane.service.service import Caller, Service
 from support.fixtures.scheduling import POOL, TOPIC, FakeWorkers, Planes, Replica, check_histories, holds
 
@@ -69,7 +69,7 @@ async def test_a_job_for_which_there_is_a_place_is_with_workers_when_it_is_accep
         assert await counts(service) == (number, number)
         assert not await SCHEDULER_JOB.lock(service.parts.locks, job=job.id).locked()
     await pending(service, 2)
-    assert service.straight.tally == {"straight": 2}
+    assert service.fast_path.tally == {"straight": 2}
 
 
 async def pending(service: Service, number: int) -> None:
@@ -96,10 +96,10 @@ async def test_whoever_finds_no_place_stands_in_line_and_whoever_comes_then_stan
         bell.close()
     assert (first.state, second.state, second.version, made) == (JobState.DISPATCHED, JobState.PENDING, 1, True)
     await beat(service, 4)  # there is a place now, and somebody waits for it
-    service.straight._shortcut.worked(POOL)
+    service.fast_path._state.succeeded(POOL)
     third, _ = await service.submit(ANN, Submission("sum", 3, "blue", priority=9))
     assert third.state is JobState.PENDING
-    assert service.straight.tally == {"straight": 1, "no_place": 2}
+    assert service.fast_path.tally == {"straight": 1, "no_place": 2}
     assert await counts(service) == (1, 1)
 
 
@@ -109,9 +109,9 @@ async def test_after_a_try_in_vain_the_long_way_is_gone_at_once(every_service: S
     await prompt(service)
     for number in range(2):
         await service.submit(ANN, Submission("sum", number, "blue"))
-    service.straight._shortcut.in_vain(POOL, service.parts.store.clock.now().mono + 60_000_000_000)
+    service.fast_path._state.failed(POOL, service.parts.store.clock.now().mono + 60_000_000_000)
     job, _ = await service.submit(ANN, Submission("sum", 2, "blue"))
-    assert (job.state, service.straight.tally) == (
+    assert (job.state, service.fast_path.tally) == (
         JobState.PENDING,
         {"straight": 1, "no_place": 1, "long_way": 1},
     )
@@ -121,9 +121,9 @@ async def test_a_crowd_goes_the_long_way(every_service: Service) -> None:
     service = every_service
     await beat(service, 100)
     await prompt(service)
-    answers = await service.submit_many(ANN, [Submission("sum", n, "blue") for n in range(CROWD + 1)])
+    answers = await service.submit_many(ANN, [Submission("sum", n, "blue") for n in range(BATCH_MAX + 1)])
     assert {each[0].state for each in answers if isinstance(each, tuple)} == {JobState.PENDING}
-    assert service.straight.tally == {"long_way": CROWD + 1}
+    assert service.fast_path.tally == {"long_way": BATCH_MAX + 1}
     answers = await service.submit_many(ANN, [Submission("other", n, "blue") for n in range(2)])
     assert {each[0].state for each in answers if isinstance(each, tuple)} == {JobState.PENDING}
 
@@ -173,16 +173,16 @@ async def test_the_lock_of_an_id_that_somebody_has_chosen_is_not_touched(every_s
     async with SCHEDULER_JOB.lock(service.parts.locks, job="chosen"):
         job, made = await service.submit(ANN, Submission("sum", 1, "blue", id="chosen"))
         assert (job.state, made) == (JobState.PENDING, True)
-    assert service.straight.tally == {"long_way": 1}
+    assert service.fast_path.tally == {"long_way": 1}
 
 
-def straight_of(plane: Replica) -> Straight:
-    return Straight(plane.placement)
+def fast_path_of(plane: Replica) -> FastPath:
+    return FastPath(plane.placement)
 
 
-async def submit(plane: Replica, straight: Straight, **wanted: Any) -> Job:
+async def submit(plane: Replica, fast_path: FastPath, **wanted: Any) -> Job:
     entry = Entry(Submission(**{"topic": TOPIC, **wanted}), POOL)
-    [end] = await straight.submit_all([plane.store.new(entry)])
+    [end] = await fast_path.submit_all([plane.store.new(entry)])
     assert isinstance(end, tuple)
     assert end[1] is True
     return end[0]
@@ -194,13 +194,13 @@ async def test_limits_hold_for_any_number_of_submitters_and_schedulers_at_once(p
     for plane in replicas:
         await plane.beat(capacity=5)
     workers = FakeWorkers(replicas[0])
-    ways = [straight_of(plane) for plane in replicas]
+    ways = [fast_path_of(plane) for plane in replicas]
     async with replicas[0].scheduler.serving(), replicas[1].scheduler.serving(), workers.serving():
 
         async def some(number: int) -> None:
-            plane, straight = replicas[number % 3], ways[number % 3]
+            plane, fast_path = replicas[number % 3], ways[number % 3]
             for _ in range(4):
-                await submit(plane, straight, tenant=f"t{number % 4}")
+                await submit(plane, fast_path, tenant=f"t{number % 4}")
 
         await asyncio.gather(*(some(number) for number in range(15)))
         await replicas[2].reach(60, JobState.SUCCEEDED)
@@ -215,11 +215,11 @@ async def test_limits_hold_for_any_number_of_submitters_and_schedulers_at_once(p
 async def test_a_store_of_leases_that_does_not_answer_keeps_nobody_from_submitting(sqlite_planes: Planes) -> None:
     plane = await sqlite_planes.open()
     await plane.beat(capacity=5)
-    straight = straight_of(plane)
-    assert (await submit(plane, straight)).state is JobState.DISPATCHED
+    fast_path = fast_path_of(plane)
+    assert (await submit(plane, fast_path)).state is JobState.DISPATCHED
     await plane.locks.close()
-    job = await submit(plane, straight)
-    assert (job.state, straight.tally["long_way"]) == (JobState.PENDING, 1)
+    job = await submit(plane, fast_path)
+    assert (job.state, fast_path.tally["long_way"]) == (JobState.PENDING, 1)
 
 
 async def test_a_job_whose_commit_nobody_could_confirm_is_one_job_and_ours(
@@ -227,8 +227,8 @@ async def test_a_job_whose_commit_nobody_could_confirm_is_one_job_and_ours(
 ) -> None:
     plane = await planes.open()
     await plane.beat(capacity=5)
-    straight = straight_of(plane)
-    await submit(plane, straight)
+    fast_path = fast_path_of(plane)
+    await submit(plane, fast_path)
     write, lost = plane.database.write, [True]
 
     async def answer_lost(work: Work[Any], **how: Any) -> Any:
@@ -238,8 +238,8 @@ async def test_a_job_whose_commit_nobody_could_confirm_is_one_job_and_ours(
         return found
 
     monkeypatch.setattr(plane.database, "write", answer_lost)
-    job = await submit(plane, straight)
-    assert (job.state, straight.tally["long_way"]) == (JobState.DISPATCHED, 1)
+    job = await submit(plane, fast_path)
+    assert (job.state, fast_path.tally["long_way"]) == (JobState.DISPATCHED, 1)
     assert (await plane.running())[1] == {POOL: 2}
     assert len(await plane.queries.page()) == 2
     assert await check_histories(plane) == {}

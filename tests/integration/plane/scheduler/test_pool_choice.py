@@ -10,7 +10,7 @@ from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Job, Submission
-from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.placement import PlacementResult
 from holdfast.plane.service.service import Caller, Service, ServiceParts
 from holdfast.types import NS
 from support.fixtures.scheduling import FakeWorkers, Planes, Replica, check_histories
@@ -63,10 +63,10 @@ async def test_a_job_whose_time_has_come_waits_in_that_line_too(plane: Replica) 
     await plane.scheduler.on_submit(submitted(await plane.submit(pool="new")))
     job = await plane.submit(pool="old", not_before_ns=plane.now_ns + NS)
     plane.clock.push(2)
-    assert await plane.placement.place(job.id) is Placed.MOVED
+    assert await plane.placement.place(job.id) is PlacementResult.MOVED
     waiting = await plane.job(job)
     assert (waiting.pool, waiting.not_before_ns) == ("new", 0)
-    assert await plane.placement.place(job.id) is Placed.POOL_FULL
+    assert await plane.placement.place(job.id) is PlacementResult.POOL_FULL
 
 
 @pytest.mark.asyncio
@@ -102,7 +102,7 @@ async def test_a_job_in_the_wrong_line_is_moved_though_others_of_its_tenant_wait
     await plane.beat("w1", 4, pool="new")
     first, second = [await plane.submit(pool="new") for _ in range(2)]
     await plane.scheduler.on_submit(submitted(first))
-    assert await plane.placement.place(second.id) is Placed.TENANT_FULL
+    assert await plane.placement.place(second.id) is PlacementResult.TENANT_FULL
     stranded = [await plane.submit(pool="old") for _ in range(3)]
     plane.clock.push(31)
     await plane.beat("w1", 4, pool="new")

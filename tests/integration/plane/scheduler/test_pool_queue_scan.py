@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.model.records import Submission
 from holdfast.plane.scheduler import dispatch_queue
-from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
-from holdfast.plane.scheduler.fair_share import Line
+from holdfast.plane.scheduler.dispatch_queue import QueueQuery, QueueSnapshot, read_queue
+from holdfast.plane.scheduler.fair_share import TenantQueue
 from support.fixtures.scheduling import POOL, Planes, Replica, enqueue
 
 pytestmark = pytest.mark.asyncio
@@ -36,14 +36,14 @@ async def fill(plane: Replica, jobs: int) -> None:
     await plane.database.write(lambda tx: tx.query(made, {"pool": POOL}))
 
 
-async def both(plane: Replica, at: Look) -> tuple[Found, Found]:
+async def both(plane: Replica, at: QueueQuery) -> tuple[QueueSnapshot, QueueSnapshot]:
     """What is found by the engine's own way, and in steps, which every engine can."""
 
-    async def work(tx: Tx) -> tuple[Found, Found]:
-        own = await look(tx, at)
+    async def work(tx: Tx) -> tuple[QueueSnapshot, QueueSnapshot]:
+        own = await read_queue(tx, at)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dispatch_queue, "_at_once", dispatch_queue._in_steps)
-            return own, await look(tx, at)
+            patch.setattr(dispatch_queue, "_in_one_query", dispatch_queue._in_steps)
+            return own, await read_queue(tx, at)
 
     return await plane.database.read(work)
 
@@ -65,22 +65,22 @@ async def test_one_statement_finds_what_steps_find(
         await fill(plane, 40)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch_queue, "TENANTS", most)
-        own, steps = await both(plane, Look(POOL, capacity, batch, after, frozenset(passed), slots))
+        own, steps = await both(plane, QueueQuery(POOL, capacity, batch, after, frozenset(passed), slots))
     assert own == steps
 
 
 async def test_a_pool_of_which_nothing_is_known_is_free_and_nobody_waits(plane: Replica) -> None:
-    assert await plane.database.read(lambda tx: look(tx, Look("nobody", 7, 64))) == Found(7)
+    assert await plane.database.read(lambda tx: read_queue(tx, QueueQuery("nobody", 7, 64))) == QueueSnapshot(7)
 
 
 async def test_a_full_pool_is_not_looked_at_any_further(plane: Replica) -> None:
     await fill(plane, 10)
-    assert await plane.database.read(lambda tx: look(tx, Look(POOL, 6, 64))) == Found(0)
+    assert await plane.database.read(lambda tx: read_queue(tx, QueueQuery(POOL, 6, 64))) == QueueSnapshot(0)
 
 
 async def test_a_line_is_in_the_order_of_its_going(plane: Replica) -> None:
     await fill(plane, 0)
     for number, priority in enumerate((1, 2, 2, 0)):
         await enqueue(plane.store, Submission("t", tenant="d", priority=priority, id=f"x{number}"), POOL)
-    found = await plane.database.read(lambda tx: look(tx, Look(POOL, 100, 64)))
-    assert found == Found(94, (Line("d", ("x1", "x2", "x0", "x3")),), "d")
+    found = await plane.database.read(lambda tx: read_queue(tx, QueueQuery(POOL, 100, 64)))
+    assert found == QueueSnapshot(94, (TenantQueue("d", ("x1", "x2", "x0", "x3")),), "d")

@@ -15,7 +15,7 @@ from holdfast.plane.db.ports import Consumption
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.placement import PlacementResult
 from holdfast.plane.scheduler.prefetch import AHEAD
 from holdfast.plane.worker.staleness import Attempts
 from holdfast.plane.worker.worker import Worker
@@ -50,7 +50,7 @@ async def test_of_the_two_messages_of_a_job_that_was_taken_back_and_sent_again_t
     plane.clock.push(2)
     assert await plane.placement.take_back(POOL, 1) == 1
     await plane.beat("other", 4)
-    assert await plane.placement.place(job.id) is Placed.DISPATCHED
+    assert await plane.placement.place(job.id) is PlacementResult.DISPATCHED
     assert len(await plane.staged(subjects.WORK)) == 2
     currency = Attempts(plane.database)
     worker = Worker(
@@ -142,7 +142,7 @@ async def _sent(plane: Replica, number: int) -> list[Job]:
     await plane.beat(capacity=number)
     jobs = [await plane.submit() for _ in range(number)]
     for job in jobs:
-        assert await plane.placement.place(job.id) is Placed.DISPATCHED
+        assert await plane.placement.place(job.id) is PlacementResult.DISPATCHED
     return jobs
 
 

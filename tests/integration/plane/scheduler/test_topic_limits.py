@@ -16,7 +16,7 @@ from holdfast.plane.jobs.updates import Leased, Writing
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Change, Heartbeat, Submission
-from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.placement import PlacementResult
 from holdfast.plane.scheduler.prefetch import AHEAD, IN_A_ROW
 from support.fixtures.scheduling import (
     POOL,
@@ -87,21 +87,34 @@ async def test_no_more_of_a_topic_are_handed_out_than_it_has_places_for(plane: R
     await beat(plane, 2)
     jobs = [await submit(plane, HEAVY) for _ in range(4)]
     found = [await plane.placement.place(job.id) for job in jobs]
-    assert found == [Placed.DISPATCHED, Placed.DISPATCHED, Placed.TOPIC_FULL, Placed.TOPIC_FULL]
-    assert await plane.placement.place((await submit(plane, LIGHT)).id) is Placed.DISPATCHED
+    assert found == [
+        PlacementResult.DISPATCHED,
+        PlacementResult.DISPATCHED,
+        PlacementResult.TOPIC_FULL,
+        PlacementResult.TOPIC_FULL,
+    ]
+    assert await plane.placement.place((await submit(plane, LIGHT)).id) is PlacementResult.DISPATCHED
     sent = await plane.staged(subjects.WORK)
     assert [('"counted":true' in row["body"].replace(" ", "")) for row in sent] == [True, True, False]
     await end(plane, jobs[0])
     assert (await plane.job(jobs[0])).queue is JobQueue.POOL, "what is over has no mark"
-    assert [await plane.placement.place(job.id) for job in jobs[2:]] == [Placed.DISPATCHED, Placed.TOPIC_FULL]
+    assert [await plane.placement.place(job.id) for job in jobs[2:]] == [
+        PlacementResult.DISPATCHED,
+        PlacementResult.TOPIC_FULL,
+    ]
     assert await check_histories(plane) == {}
 
 
 async def test_those_who_are_decided_about_together_are_counted_together(plane: Replica) -> None:
     await beat(plane, 2)
     jobs = [await submit(plane, topic) for topic in (HEAVY, LIGHT, HEAVY, HEAVY)]
-    found = await plane.placement.try_all([job.id for job in jobs])
-    assert found == [Placed.DISPATCHED, Placed.DISPATCHED, Placed.DISPATCHED, Placed.TOPIC_FULL]
+    found = await plane.placement.place_all([job.id for job in jobs])
+    assert found == [
+        PlacementResult.DISPATCHED,
+        PlacementResult.DISPATCHED,
+        PlacementResult.DISPATCHED,
+        PlacementResult.TOPIC_FULL,
+    ]
     assert await plane.running() == ({"default": 3}, {POOL: 3})
 
 
@@ -109,23 +122,27 @@ async def test_one_who_finds_its_topic_full_steps_aside_and_is_in_nobodys_way(pl
     """It was submitted before anybody knew of the limit."""
     jobs = [await submit(plane, HEAVY, aside=False) for _ in range(3)]
     await beat(plane, 1)
-    assert await plane.placement.try_all([job.id for job in jobs]) == [Placed.DISPATCHED, Placed.ASIDE, Placed.ASIDE]
+    assert await plane.placement.place_all([job.id for job in jobs]) == [
+        PlacementResult.DISPATCHED,
+        PlacementResult.TOPIC_QUEUED,
+        PlacementResult.TOPIC_QUEUED,
+    ]
     for job in jobs[1:]:
         found = await plane.job(job)
         assert (found.state, found.queue, found.version) == (JobState.PENDING, JobQueue.TOPIC, 2)
         assert found.updated_ns == job.updated_ns, "the time for which it has waited goes on"
-    assert await plane.placement.try_all([jobs[1].id]) == [Placed.TOPIC_FULL]
+    assert await plane.placement.place_all([jobs[1].id]) == [PlacementResult.TOPIC_FULL]
     assert (await plane.job(jobs[1])).version == 2
 
 
 async def test_a_topic_whose_attempts_are_over_at_once_gets_as_many_ahead_as_its_pool_does(plane: Replica) -> None:
     await beat(plane, 2)
     for _ in range(IN_A_ROW):
-        plane.placement.pace.heard(POOL, HEAVY, 1, plane.clock.now().mono)
+        plane.placement.prefetch.finished(POOL, HEAVY, 1, plane.clock.now().mono)
     view = await plane.workers.view()
-    assert plane.placement.topic_places(view, POOL) == {HEAVY: 2 * (1 + AHEAD)}
-    plane.placement.pace.heard(POOL, HEAVY, None, plane.clock.now().mono)
-    assert plane.placement.topic_places(view, POOL) == {HEAVY: 2}
+    assert plane.placement.topic_slots(view, POOL) == {HEAVY: 2 * (1 + AHEAD)}
+    plane.placement.prefetch.finished(POOL, HEAVY, None, plane.clock.now().mono)
+    assert plane.placement.topic_slots(view, POOL) == {HEAVY: 2}
 
 
 async def test_two_schedulers_at_once_hand_out_no_more_than_there_are_places(planes: Planes) -> None:
@@ -146,7 +163,7 @@ async def test_two_schedulers_at_once_hand_out_no_more_than_there_are_places(pla
     async def one(plane: Replica) -> None:
         while left:
             for job in sorted(left):
-                await plane.placement.try_all([job])
+                await plane.placement.place_all([job])
                 if (await plane.job(job)).state is JobState.DISPATCHED:
                     await plane.scheduler.handlers[subjects.RESULT](finished(job, 1, run_of(job, 1)))
                 if (await plane.job(job)).state.terminal:

@@ -10,8 +10,8 @@ from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobs.insert import Entry
 from holdfast.plane.model.records import Submission
 from holdfast.plane.scheduler import topic_backlog
-from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
-from holdfast.plane.scheduler.topic_backlog import Looked, PoolBacklog, Scarce, look_aside
+from holdfast.plane.scheduler.dispatch_queue import QueueQuery, QueueSnapshot, read_queue
+from holdfast.plane.scheduler.topic_backlog import TopicBacklog, TopicQuery, TopicSlots, read_topic_queues
 from support.fixtures.scheduling import POOL, Planes, Replica
 from support.harness.topics import waiting_in
 
@@ -62,13 +62,13 @@ async def test_one_statement_finds_what_steps_find(
     plane = planes.replicas[0] if planes.replicas else await planes.open()
     if not await plane.query("SELECT 1 AS n FROM plane_job LIMIT 1"):
         await fill(plane, 40)
-    at, scarce = Looked(POOL, free, passed, slots), Scarce(places, served, last)
+    at, topic_slots = TopicQuery(POOL, free, passed, slots), TopicSlots(places, served, last)
 
-    async def work(tx: Tx) -> tuple[PoolBacklog, PoolBacklog]:
-        own = await look_aside(tx, at, scarce)
+    async def work(tx: Tx) -> tuple[TopicBacklog, TopicBacklog]:
+        own = await read_topic_queues(tx, at, topic_slots)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(topic_backlog, "_at_once", topic_backlog._in_steps)
-            return own, await look_aside(tx, at, scarce)
+            patch.setattr(topic_backlog, "_in_one_query", topic_backlog._in_steps)
+            return own, await read_topic_queues(tx, at, topic_slots)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topic_backlog, "TENANTS", most)
@@ -76,8 +76,8 @@ async def test_one_statement_finds_what_steps_find(
     assert own == steps
     assert own.waiting or served != SERVED
     assert served or not own.waiting, "topics that no worker serves are not looked at"
-    assert passed.isdisjoint(own.going)
-    assert {each.topic for each in own.going.values()} <= served
+    assert passed.isdisjoint(own.selected)
+    assert {each.topic for each in own.selected.values()} <= served
 
 
 async def test_tenants_have_their_turns_in_one_order_whatever_they_wait_for(planes: Planes) -> None:
@@ -88,15 +88,15 @@ async def test_tenants_have_their_turns_in_one_order_whatever_they_wait_for(plan
             if tenant != "b" if aside else tenant not in ("a", "ab"):
                 wanted = Submission("t1", tenant=tenant, id=f"{tenant}.{aside:d}")
                 await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), waiting_in(aside)))])
-    scarce = Scarce({"t1": 9}, SERVED)
+    topic_slots = TopicSlots({"t1": 9}, SERVED)
     for after in ("", "a", "ab", "b"):
-        at = Look(POOL, 100, 64, after, scarce=scarce)
-        found: Found = await plane.database.read(lambda tx, at=at: look(tx, at))  # type: ignore[misc]  # a default
+        at = QueueQuery(POOL, 100, 64, after, topics=topic_slots)
+        found: QueueSnapshot = await plane.database.read(lambda tx, at=at: read_queue(tx, at))  # type: ignore[misc]  # a default
         order = "SELECT DISTINCT tenant, tenant <= :after AS turn FROM plane_job ORDER BY turn, tenant"
         wanted_order = [row["tenant"] for row in await plane.query(order, after=after)]
-        assert [line.tenant for line in found.lines] == wanted_order
-        assert {line.tenant: len(line.jobs) for line in found.lines} == {"A": 2, "a": 1, "a-b": 2, "ab": 1, "b": 1}
-        assert set(found.going) == {"A.1", "a.1", "a-b.1", "ab.1"}
+        assert [queue.tenant for queue in found.queues] == wanted_order
+        assert {queue.tenant: len(queue.jobs) for queue in found.queues} == {"A": 2, "a": 1, "a-b": 2, "ab": 1, "b": 1}
+        assert set(found.backlog.selected) == {"A.1", "a.1", "a-b.1", "ab.1"}
 
 
 async def test_who_waits_aside_behind_the_end_of_a_page_has_its_turn_with_a_later_one(
@@ -107,17 +107,21 @@ async def test_who_waits_aside_behind_the_end_of_a_page_has_its_turn_with_a_late
         wanted = Submission("t1", tenant=tenant, id=tenant)
         await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), waiting_in(aside)))])
     monkeypatch.setattr("holdfast.plane.scheduler.dispatch_queue.TENANTS", 2)
-    found = await plane.database.read(lambda tx: look(tx, Look(POOL, 100, 64, scarce=Scarce({"t1": 9}, SERVED))))
-    assert [line.tenant for line in found.lines] == ["a", "b", "c"]
+    found = await plane.database.read(
+        lambda tx: read_queue(tx, QueueQuery(POOL, 100, 64, topics=TopicSlots({"t1": 9}, SERVED)))
+    )
+    assert [queue.tenant for queue in found.queues] == ["a", "b", "c"]
 
 
 async def test_nobody_is_looked_for_who_could_not_go(plane: Replica) -> None:
     await fill(plane, 12)
 
-    async def found(pool: str, scarce: Scarce) -> PoolBacklog:
-        at = Looked(pool, 9, frozenset(), None)
-        return await plane.database.read(lambda tx: look_aside(tx, at, scarce))
+    async def found(pool: str, topic_slots: TopicSlots) -> TopicBacklog:
+        at = TopicQuery(pool, 9, frozenset(), None)
+        return await plane.database.read(lambda tx: read_topic_queues(tx, at, topic_slots))
 
-    assert await found(POOL, Scarce(dict.fromkeys(TOPICS, 0), SERVED)) == PoolBacklog(waiting=True)
-    assert await found(POOL, Scarce({}, frozenset())) == PoolBacklog(), "topics that no worker serves are not looked at"
-    assert await found("nobody", Scarce({}, SERVED)) == PoolBacklog()
+    assert await found(POOL, TopicSlots(dict.fromkeys(TOPICS, 0), SERVED)) == TopicBacklog(waiting=True)
+    assert await found(POOL, TopicSlots({}, frozenset())) == TopicBacklog(), (
+        "topics that no worker serves are not looked at"
+    )
+    assert await found("nobody", TopicSlots({}, SERVED)) == TopicBacklog()

@@ -13,8 +13,8 @@ from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.scheduler.fast_path import Straight
-from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.fast_path import FastPath
+from holdfast.plane.scheduler.placement import PlacementResult
 from holdfast.plane.scheduler.prefetch import AHEAD
 from holdfast.plane.service.submission import SubmissionService
 from support.fixtures.scheduling import (
@@ -61,7 +61,7 @@ async def test_several_schedulers_and_real_messages_never_have_more_at_once(plan
         await beat(plane, 2, capacity=6)
     most = 0
     workers = FakeWorkers(replicas[0])
-    ways = [Straight(plane.placement) for plane in replicas]
+    ways = [FastPath(plane.placement) for plane in replicas]
     async with replicas[0].scheduler.serving(), replicas[1].scheduler.serving(), workers.serving():
 
         async def watch() -> None:
@@ -71,7 +71,7 @@ async def test_several_schedulers_and_real_messages_never_have_more_at_once(plan
                 await asyncio.sleep(0)
 
         async def some(number: int) -> None:
-            plane, straight = replicas[number % 2], ways[number % 2]
+            plane, fast_path = replicas[number % 2], ways[number % 2]
             for _ in range(5):
                 topic = HEAVY if number % 3 else LIGHT
                 entry = Entry(
@@ -80,7 +80,7 @@ async def test_several_schedulers_and_real_messages_never_have_more_at_once(plan
                     (),
                     JobQueue.TOPIC if topic == HEAVY else JobQueue.POOL,
                 )
-                await straight.submit_all([plane.store.new(entry)])
+                await fast_path.submit_all([plane.store.new(entry)])
 
         watcher = asyncio.create_task(watch())
         await asyncio.gather(*(some(number) for number in range(12)))
@@ -231,7 +231,7 @@ async def test_one_that_stands_aside_moves_to_the_pool_that_takes_its_topic_now(
     await plane.beat("w3", 1, LIGHT)
     taken = await plane.submit(topic=HEAVY, pool="elsewhere")
     await plane.scheduler.on_submit(submitted(taken))
-    assert await plane.placement.place(job.id) is Placed.MOVED
+    assert await plane.placement.place(job.id) is PlacementResult.MOVED
     found = await plane.job(job)
     assert (found.pool, found.queue) == ("elsewhere", JobQueue.POOL), "where it is not scarce, it stands in line"
 
@@ -243,10 +243,10 @@ async def test_a_new_job_of_a_scarce_topic_takes_the_short_way_while_there_is_a_
     plane: Replica,
 ) -> None:
     await beat(plane, 1)
-    straight = Straight(plane.placement)
+    fast_path = FastPath(plane.placement)
 
     async def new(topic: str) -> Job:
-        [end] = await straight.submit_all(
+        [end] = await fast_path.submit_all(
             [plane.store.new(Entry(Submission(topic), POOL, (), waiting_in(topic == HEAVY)))]
         )
         assert isinstance(end, tuple)
@@ -257,10 +257,10 @@ async def test_a_new_job_of_a_scarce_topic_takes_the_short_way_while_there_is_a_
     assert (second.state, second.queue) == (JobState.PENDING, JobQueue.TOPIC)
     assert (await new(LIGHT)).state is JobState.DISPATCHED, "the way of others is not closed by it"
     await end(plane, first)
-    straight._shortcut.worked(f"{POOL} {HEAVY}")
+    fast_path._state.succeeded(f"{POOL} {HEAVY}")
     third = await new(HEAVY)
     assert (third.state, await with_workers(plane)) == (JobState.PENDING, 0), "somebody waits for that place"
-    assert straight.tally == {"straight": 2, "no_place": 2}
+    assert fast_path.tally == {"straight": 2, "no_place": 2}
     assert await check_histories(plane) == {}
 
 
@@ -268,8 +268,8 @@ async def test_a_submission_of_a_scarce_topic_stands_in_the_line_of_its_topic_fr
     plane: Replica,
 ) -> None:
     await beat(plane, 1)
-    straight = Straight(plane.placement)
-    submitting = SubmissionService(plane.store, plane.workers, {}, None, straight)
+    fast_path = FastPath(plane.placement)
+    submitting = SubmissionService(plane.store, plane.workers, {}, None, fast_path)
     later = plane.now_ns + 10**12
     wanted = [Submission(topic, tenant="acme", not_before_ns=at) for topic in (HEAVY, LIGHT) for at in (0, later)] * 5
     answers = await submitting.all(Caller("ann", "acme"), wanted, None)

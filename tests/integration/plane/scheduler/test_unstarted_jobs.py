@@ -8,7 +8,7 @@ from holdfast.plane.db.ports import Consumption
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.placement import PlacementResult
 from holdfast.plane.scheduler.prefetch import WATCH_NS
 from holdfast.types import NS
 from support.fixtures.scheduling import POOL, Planes, Replica, finished, holds, run_of
@@ -23,12 +23,12 @@ async def test_jobs_are_not_taken_back_while_words_wait_that_may_be_about_them(p
     await plane.bus.publish([_said(done)])
     for _ in range(3):
         assert await plane.placement.take_back(POOL, 2) == 0
-        assert plane.placement.unbegun.watches(POOL)
+        assert plane.placement.unstarted.watches(POOL)
     async with plane.bus.consume(Consumption(subjects.RESULT, subjects.SCHEDULER), plane.scheduler.on_result):
         await plane.in_state(done, JobState.SUCCEEDED)
         await holds(lambda: _heard(plane))
     assert await plane.placement.take_back(POOL, 2) == 1
-    assert not plane.placement.unbegun.watches(POOL)
+    assert not plane.placement.unstarted.watches(POOL)
     assert (await plane.job(stuck)).state is JobState.RETRYING
 
 
@@ -61,7 +61,7 @@ async def _sent(plane: Replica, number: int) -> list[Job]:
     await plane.beat(capacity=number)
     jobs = [await plane.submit() for _ in range(number)]
     for job in jobs:
-        assert await plane.placement.place(job.id) is Placed.DISPATCHED
+        assert await plane.placement.place(job.id) is PlacementResult.DISPATCHED
     return jobs
 
 

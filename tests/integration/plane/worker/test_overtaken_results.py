@@ -12,7 +12,7 @@ from holdfast.plane.bus.envelope import message_of
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.placement import PlacementResult
 from holdfast.plane.worker.context import Context
 from holdfast.plane.worker.staleness import Attempts
 from holdfast.plane.worker.worker import Worker
@@ -72,7 +72,7 @@ async def test_a_result_that_came_while_its_job_was_taken_back_counts_when_it_is
         await plane.scheduler.on_result(delivered(message_of(late)))
         assert plane.scheduler.statistics()["job.result.stale"] == 1
         await plane.beat("other", 4)
-        assert await plane.placement.place(job.id) is Placed.DISPATCHED
+        assert await plane.placement.place(job.id) is PlacementResult.DISPATCHED
         await holds(lambda: _results(plane, 2))
         again = (await plane.staged(subjects.RESULT))[-1]
         await plane.scheduler.on_result(delivered(message_of(again)))

@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.plane.scheduler.fair_share import Line, Turn, next_turn
+from holdfast.plane.scheduler.fair_share import Selection, TenantQueue, select_jobs
 
 
-def line(tenant: str, jobs: int, room: int | None = None) -> Line:
-    return Line(tenant, tuple(f"{tenant}{n}" for n in range(jobs)), room)
+def line(tenant: str, jobs: int, room: int | None = None) -> TenantQueue:
+    return TenantQueue(tenant, tuple(f"{tenant}{n}" for n in range(jobs)), room)
 
 
 LINES = st.lists(st.tuples(st.integers(0, 6), st.none() | st.integers(-1, 6)), max_size=6).map(
@@ -20,19 +20,19 @@ LINES = st.lists(st.tuples(st.integers(0, 6), st.none() | st.integers(-1, 6)), m
 
 
 def test_tenants_take_turns_whatever_the_length_of_their_lines() -> None:
-    turn = next_turn([line("a", 100), line("b", 1), line("c", 2)], 6)
-    assert turn == Turn(("a0", "b0", "c0", "a1", "c1", "a2"), "a")
+    turn = select_jobs([line("a", 100), line("b", 1), line("c", 2)], 6)
+    assert turn == Selection(("a0", "b0", "c0", "a1", "c1", "a2"), "a")
 
 
 def test_nobody_waits_no_turn() -> None:
-    assert next_turn([], 5) == Turn((), None)
-    assert next_turn([line("a", 3)], 0) == Turn((), None)
-    assert next_turn([line("a", 3, room=0)], 5) == Turn((), None)
+    assert select_jobs([], 5) == Selection((), None)
+    assert select_jobs([line("a", 3)], 0) == Selection((), None)
+    assert select_jobs([line("a", 3, room=0)], 5) == Selection((), None)
 
 
 @given(LINES, st.integers(0, 20))
-def test_places_are_dealt_out_fairly_within_room_and_none_is_left_over(lines: list[Line], free: int) -> None:
-    turn = next_turn(lines, free)
+def test_places_are_dealt_out_fairly_within_room_and_none_is_left_over(lines: list[TenantQueue], free: int) -> None:
+    turn = select_jobs(lines, free)
     reach = {
         each.tenant: max(0, min(len(each.jobs), len(each.jobs) if each.room is None else each.room)) for each in lines
     }

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.plane.model.records import BRIEF_NS
-from holdfast.plane.scheduler.prefetch import AHEAD, FRESH_NS, IN_A_ROW, TOPICS_MAX, Pace
+from holdfast.plane.scheduler.prefetch import AHEAD, FRESH_NS, IN_A_ROW, TOPICS_MAX, Prefetch
 
 NOW = 10**12
 
 
-def heard(*took_ns: int | None, pool: str = "default", topic: str = "t") -> Pace:
-    pace = Pace()
+def heard(*took_ns: int | None, pool: str = "default", topic: str = "t") -> Prefetch:
+    prefetch = Prefetch()
     for each in took_ns:
-        pace.heard(pool, topic, each, NOW)
-    return pace
+        prefetch.finished(pool, topic, each, NOW)
+    return prefetch
 
 
 def test_nothing_is_sent_ahead_before_enough_brief_attempts_were_heard_of() -> None:
@@ -28,57 +28,57 @@ def test_nothing_is_sent_ahead_before_enough_brief_attempts_were_heard_of() -> N
 
 @pytest.mark.parametrize("slow", [BRIEF_NS, 10**12, None, -1])
 def test_one_that_was_not_over_at_once_ends_it_until_as_many_were_again(slow: int | None) -> None:
-    pace = heard(*[1] * 100, slow)
-    assert pace.ahead("default", 8, NOW) == 0
+    prefetch = heard(*[1] * 100, slow)
+    assert prefetch.ahead("default", 8, NOW) == 0
     for _ in range(IN_A_ROW):
-        assert pace.ahead("default", 8, NOW) == 0
-        pace.heard("default", "t", 1, NOW)
-    assert pace.ahead("default", 8, NOW) == AHEAD * 8
+        assert prefetch.ahead("default", 8, NOW) == 0
+        prefetch.finished("default", "t", 1, NOW)
+    assert prefetch.ahead("default", 8, NOW) == AHEAD * 8
 
 
 def test_it_ends_when_nothing_is_heard_for_a_while_and_goes_on_with_the_next_word() -> None:
     """Whoever has all places may have them for hours, and nothing is heard of that before the end."""
-    pace = heard(*[1] * IN_A_ROW)
-    assert pace.ahead("default", 8, NOW + FRESH_NS) == AHEAD * 8
-    assert pace.ahead("default", 8, NOW + FRESH_NS + 1) == 0
-    pace.heard("default", "t", 1, NOW + 2 * FRESH_NS)
-    assert pace.ahead("default", 8, NOW + 2 * FRESH_NS) == AHEAD * 8
+    prefetch = heard(*[1] * IN_A_ROW)
+    assert prefetch.ahead("default", 8, NOW + FRESH_NS) == AHEAD * 8
+    assert prefetch.ahead("default", 8, NOW + FRESH_NS + 1) == 0
+    prefetch.finished("default", "t", 1, NOW + 2 * FRESH_NS)
+    assert prefetch.ahead("default", 8, NOW + 2 * FRESH_NS) == AHEAD * 8
 
 
 @pytest.mark.parametrize("last", ["never heard of", "slow"])
 def test_one_of_a_topic_that_is_not_known_to_be_brief_ends_it_when_it_is_sent(last: str) -> None:
-    pace = heard(BRIEF_NS, topic="slow")
+    prefetch = heard(BRIEF_NS, topic="slow")
     for _ in range(IN_A_ROW):
-        pace.heard("default", "t", 1, NOW)
-    pace.sent("default", "t")
-    assert pace.ahead("default", 8, NOW) == AHEAD * 8
-    pace.sent("default", last)
-    assert pace.ahead("default", 8, NOW) == 0
+        prefetch.finished("default", "t", 1, NOW)
+    prefetch.dispatched("default", "t")
+    assert prefetch.ahead("default", 8, NOW) == AHEAD * 8
+    prefetch.dispatched("default", last)
+    assert prefetch.ahead("default", 8, NOW) == 0
 
 
 def test_what_is_brief_in_one_pool_is_not_known_to_be_in_another() -> None:
-    pace = heard(*[1] * IN_A_ROW)
+    prefetch = heard(*[1] * IN_A_ROW)
     for _ in range(IN_A_ROW):
-        pace.heard("gpu", "other", 1, NOW)
-    pace.sent("gpu", "t")
-    assert (pace.ahead("gpu", 8, NOW), pace.ahead("default", 8, NOW)) == (0, AHEAD * 8)
+        prefetch.finished("gpu", "other", 1, NOW)
+    prefetch.dispatched("gpu", "t")
+    assert (prefetch.ahead("gpu", 8, NOW), prefetch.ahead("default", 8, NOW)) == (0, AHEAD * 8)
 
 
 def test_topics_are_remembered_up_to_a_number_and_those_beyond_it_are_taken_for_slow() -> None:
-    pace = Pace()
+    prefetch = Prefetch()
     for number in range(TOPICS_MAX + 1):
-        pace.heard("default", f"t{number}", 1, NOW)
-    pace.sent("default", "t0")
-    assert pace.ahead("default", 8, NOW) == AHEAD * 8
-    pace.sent("default", f"t{TOPICS_MAX}")
-    assert pace.ahead("default", 8, NOW) == 0
+        prefetch.finished("default", f"t{number}", 1, NOW)
+    prefetch.dispatched("default", "t0")
+    assert prefetch.ahead("default", 8, NOW) == AHEAD * 8
+    prefetch.dispatched("default", f"t{TOPICS_MAX}")
+    assert prefetch.ahead("default", 8, NOW) == 0
 
 
 def test_pools_are_told_apart() -> None:
-    pace = heard(*[1] * IN_A_ROW)
-    assert pace.ahead("slow", 8, NOW) == 0
-    pace.heard("slow", "t", None, NOW)
-    assert pace.ahead("default", 8, NOW) == AHEAD * 8
+    prefetch = heard(*[1] * IN_A_ROW)
+    assert prefetch.ahead("slow", 8, NOW) == 0
+    prefetch.finished("slow", "t", None, NOW)
+    assert prefetch.ahead("default", 8, NOW) == AHEAD * 8
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-1, 2 * BRIEF_NS)), max_size=200))

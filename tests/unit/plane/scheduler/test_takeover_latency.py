@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.histogram import NOTHING, Histogram
 from holdfast.errors import LockBusy
-from holdfast.plane.scheduler.takeover_latency import SEEN_MAX, SLACK_NS, TakeoverTimes
+from holdfast.plane.scheduler.takeover_latency import SEEN_MAX, SLACK_NS, TakeoverLatency
 from holdfast.types import NS
 from support.fixtures.buses import ScriptedClock
 
@@ -18,7 +18,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.clock = ScriptedClock()
-        self.times = TakeoverTimes(self.clock, TTL)
+        self.times = TakeoverLatency(self.clock, TTL)
 
     def after(self, seconds: float) -> None:
         self.clock.at_ns += round(seconds * NS)
