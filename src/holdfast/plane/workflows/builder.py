@@ -1,4 +1,4 @@
-"""Workflows defined in Python: a `Flow` takes the steps one by one, and `build` gives the definition.
+"""Workflows defined in Python: steps are added to a `Flow`, and `build` returns the definition.
 
     flow = workflow("refund", risk="high", inputs={"id": "text"})
     fetch = flow.job("fetch", topic="crm.fetch", input={"id": "${ input.id }"})
@@ -6,13 +6,13 @@
     flow.job("pay", topic="bank.pay", after=agreed, input=fetch.output, retries=3)
     refund = flow.build()
 
-or, the same as a function that gets the flow, whose name is then the definition itself:
+or the same as a decorated function, whose name then refers to the definition:
 
     @workflow("refund", risk="high", inputs={"id": "text"})
     def refund(flow: Flow) -> None: ...
 
-Promises: nothing is judged before `build`, which raises `BadWorkflow` with all that is wrong. A definition is as good
-from here as from a file: it is the same document, read by the same rules (`plane.workflows.core.definition_codec`,
+Promises: nothing is checked before `build`, which raises `BadWorkflow` with all problems. The result is the same as
+from a file: one document, parsed by the same rules (`plane.workflows.core.definition_codec`,
 `plane.workflows.core.validation`).
 """
 
@@ -33,7 +33,7 @@ InputType: TypeAlias = Literal["any", "text", "number", "whole", "flag", "list",
 
 
 class InputOptions(TypedDict, total=False):
-    """One value that a run is started with. One that has a default, or `required: False`, may be left out."""
+    """One input of a run. It may be left out if it has a default or `required: False`."""
 
     type: InputType
     required: bool
@@ -41,40 +41,40 @@ class InputOptions(TypedDict, total=False):
 
 
 class FlowOptions(TypedDict, total=False):
-    """What a workflow has besides its name and its steps."""
+    """Options of a workflow."""
 
     description: str
-    risk: str  # the class that decides about lock errors; "low" unless told otherwise
+    risk: str  # the class that decides about lock errors; default "low"
     timeout: Time | None  # of a whole run
-    inputs: Mapping[str, InputType | InputOptions] | None  # without it, anything goes
+    inputs: Mapping[str, InputType | InputOptions] | None  # None: any input
     output: Any  # a template over `steps`
     labels: Mapping[str, str]
 
 
 class StepOptions(TypedDict, total=False):
-    """What steps of every kind can have."""
+    """Options of every step."""
 
-    after: Before  # what comes first
-    join: int | None  # how many of those must have gone well; None: all
-    cancel_rest: bool  # stop those of them that the join did not need
-    when: str | bool | None  # an expression; if it is false the step is skipped, and its dependents go on
-    on_error: Ref | str | None  # the step that runs if this one fails for good
-    recover: bool  # False: the failure stands even if that goes well, and the run fails
+    after: Before  # the steps to wait for
+    join: int | None  # how many of them must succeed; None: all
+    cancel_rest: bool  # stop those that the join did not need
+    when: str | bool | None  # an expression; if it is false, the step is skipped and its dependents continue
+    on_error: Ref | str | None  # the step that runs if this one fails permanently
+    recover: bool  # False: even if that step succeeds, this one counts as failed and the run fails
     risk: str | None  # None: the workflow's
-    for_each: str | Sequence[Any] | None  # one child for each item, which is `item` (and `index`) in its texts
-    max_parallel: int | None  # children at once; None: all
+    for_each: str | Sequence[Any] | None  # one child for each item, which expressions read as `item` (and `index`)
+    max_parallel: int | None  # concurrent children; None: all
 
 
 class WorkOptions(StepOptions, total=False):
-    """What steps can have that others do: jobs, approvals and runs of workflows."""
+    """Options of steps that wait for others: jobs, approvals and child runs."""
 
     output: Any  # a template over `result`; None: the result itself
-    timeout: Time | None  # of one attempt; of an approval: how long it waits for somebody
-    retries: int | StepRetry  # how often a failed step is tried again; `retrying` says how
+    timeout: Time | None  # of one attempt; of an approval: how long it waits for a decision
+    retries: int | StepRetry  # how often a failed step is retried; see `retrying`
 
 
 class Ref:
-    """A step of a flow, to be named by others."""
+    """A step of a flow, for references."""
 
     __slots__ = ("name",)
 
@@ -94,7 +94,7 @@ Before: TypeAlias = Ref | str | Sequence[Ref | str]
 
 
 class Flow:
-    """A workflow in the making."""
+    """A workflow under construction."""
 
     def __init__(self, name: str, **options: Unpack[FlowOptions]) -> None:
         self._document: dict[str, Any] = {"name": name, **options, "steps": {}}
@@ -112,31 +112,31 @@ class Flow:
         return self._step(name, StepKind.JOB, {"topic": topic, "input": input, "priority": priority}, options)
 
     def approval(self, name: str, *, message: Any = None, **options: Unpack[WorkOptions]) -> Ref:
-        """A wait until somebody approves or rejects; `message` is a template for whoever decides."""
+        """A wait for an approval; `message` is a template for the approver."""
         return self._step(name, StepKind.APPROVAL, {"message": message}, options)
 
     def delay(
         self, name: str, time: Time | None = None, *, until: str | None = None, **options: Unpack[StepOptions]
     ) -> Ref:
-        """A wait for a time, or until one: an expression that gives a Unix time in seconds."""
+        """A delay for a time, or until one: an expression that returns a Unix time in seconds."""
         return self._step(name, StepKind.DELAY, {"delay": time, "until": until}, options)
 
     def transform(self, name: str, value: Any, **options: Unpack[StepOptions]) -> Ref:
-        """A value that is computed from what is there; `value` is its template."""
+        """A computed value; `value` is its template."""
         return self._step(name, StepKind.TRANSFORM, {"input": value}, options)
 
     def run_of(
         self, name: str, *, workflow: str, version: int | None = None, input: Any = None, **options: Unpack[WorkOptions]
     ) -> Ref:
-        """A run of another workflow; None is its newest version when the step begins."""
+        """A run of another workflow; None: its newest version when the step starts."""
         return self._step(name, StepKind.WORKFLOW, {"workflow": workflow, "version": version, "input": input}, options)
 
     def returns(self, output: Any) -> None:
-        """What a run gives: a template over `steps`."""
+        """The output of a run: a template over `steps`."""
         self._document["output"] = output
 
     def build(self) -> Workflow:
-        """The definition, or `BadWorkflow` with all that is wrong with it."""
+        """The definition, or `BadWorkflow` with all problems."""
         workflow, found = judge_document(self._document)
         repeated = [
             Problem(("steps", name), "there are two steps of this name", "rename one") for name in self._repeated
@@ -147,7 +147,7 @@ class Flow:
         return workflow
 
     def __call__(self, define: Callable[[Flow], Any]) -> Workflow:
-        """Let a function define the steps, and build. What it returns, if anything, is the output of the workflow."""
+        """Call a function that adds the steps, and build. Its return value, if any, is the output of the workflow."""
         if not callable(define):
             raise BadInput("function", f"{define!r} is not a function", "decorate a def that takes the flow")
         output = define(self)
@@ -172,14 +172,14 @@ class Flow:
 
 
 def workflow(name: str, **options: Unpack[FlowOptions]) -> Flow:
-    """Begin a workflow: add its steps to the flow and `build` it, or decorate a function that does."""
+    """Start a workflow: add its steps to the flow and `build` it, or decorate a function that adds them."""
     return Flow(name, **options)
 
 
 def retrying(
     retries: int, *, initial: Time = 1, multiplier: float = 2.0, cap: Time = 60, jitter: float = 0.1
 ) -> StepRetry:
-    """How a step is tried again: after `initial`, then `multiplier` times as long each time, at most `cap`."""
+    """The retry delays of a step: `initial`, then multiplied by `multiplier` each time, at most `cap`."""
     return StepRetry(retries, duration(initial, "initial"), multiplier, duration(cap, "cap"), jitter)
 
 

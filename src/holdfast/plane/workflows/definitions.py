@@ -1,10 +1,13 @@
-"""Workflow definitions in the database: kept in versions that never change, so that a run knows what it follows.
+"""Workflow definitions in the database: stored in versions that never change, so a run keeps its definition.
 
-Promises: keeping a definition that is already the newest gives that version again; otherwise it becomes the next one,
-also when several processes keep definitions at once. A tenant sees its own and those of everybody (`*`), and its own
-comes first where both have a name. A version that was read is remembered, since it cannot change. What is remembered is
-bounded in characters; the version that was read longest ago goes first. Pages are of outlines, which are kept beside
-them, so that neither size nor cost of a page depends on how large definitions are.
+Promises:
+
+- Storing the newest definition again returns its version. Otherwise it becomes the next version, also when several
+  processes store definitions at the same time.
+- A tenant sees its own definitions and those of all tenants (`*`). Its own takes precedence if both have a name.
+- Versions that were read are cached, because they cannot change. The cache is bounded in characters and evicts the
+  least recently read version.
+- Pages contain outlines, which are stored separately, so the cost of a page does not depend on the size of definitions.
 
 Clock: the wall clock, for people.
 """
@@ -32,7 +35,7 @@ from holdfast.plane.workflows.summaries import WorkflowOutline, workflow_outline
 from holdfast.types import check_label
 
 ALL_TENANTS: Final = "*"
-REMEMBERED_CHARS_MAX: Final = 4_000_000  # of the texts of definitions that a process remembers
+REMEMBERED_CHARS_MAX: Final = 4_000_000  # size of the cache, in characters of definitions
 _TRIES: Final = 10
 
 _INSERT: Final = sql("workflow_insert")
@@ -43,7 +46,7 @@ _NUMBERED: Final = sql("workflow_numbered")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A workflow as it is kept."""
+    """A stored workflow."""
 
     scope: str  # a tenant, or `*`
     workflow: Workflow
@@ -53,7 +56,7 @@ class Definition:
 
     @property
     def outline(self) -> WorkflowOutline:
-        """As lists have it."""
+        """Its entry in a list."""
         kept = self.workflow
         return WorkflowOutline(
             self.scope,
@@ -80,9 +83,9 @@ class Definitions:
         self._reading = asyncio.Semaphore()
 
     async def accept(self, document: object, source: str) -> Workflow:
-        """The definition that a document is, or `BadWorkflow`.
+        """The definition from a document, or `BadWorkflow`.
 
-        It is read in a thread, one document at a time: a long one takes seconds.
+        It is parsed in a thread, one document at a time: a large one takes seconds.
         """
         async with self._reading:
             return await asyncio.to_thread(accept_document, document, source)
@@ -90,9 +93,9 @@ class Definitions:
     async def keep(
         self, workflow: Workflow, *, scope: str = ALL_TENANTS, actor: str = "", accepted: bool = False
     ) -> tuple[Definition, bool]:
-        """Keep a definition, or `BadWorkflow`. Also returns whether it is a new version.
+        """Store a definition, or `BadWorkflow`. Also returns whether it is a new version.
 
-        `accepted`: it comes from `accept`, and need not be checked again.
+        `accepted`: it comes from `accept` and need not be checked again.
         """
         check_scope(scope)
         if not accepted and (problems := check_workflow(workflow)):
@@ -118,13 +121,13 @@ class Definitions:
             made = await tx.query(_INSERT, values)
             return (made[0], True) if made else None
 
-        for _ in range(_TRIES):  # somebody else may have made the same version at the same moment
+        for _ in range(_TRIES):  # another process may have stored the same version at the same time
             if (kept := await self._database.write(work)) is not None:
                 return self._definition(kept[0]), kept[1]
-        raise Unavailable(f"workflow {workflow.name} is being changed by many at once; try again")
+        raise Unavailable(f"workflow {workflow.name} is being changed by several processes; try again")
 
     async def find(self, tx: Tx, tenant: str, name: str, version: int | None = None) -> Definition | None:
-        """The version of a definition that a tenant sees, by default the newest, in a transaction."""
+        """The version of a definition that a tenant sees, by default the newest, within a transaction."""
         values = {"tenant": tenant, "name": name}
         rows = (
             await tx.query(_NEWEST, values)
@@ -138,7 +141,7 @@ class Definitions:
         return await self._database.read(lambda tx: self.find(tx, tenant, name, version))
 
     async def of_run(self, tx: Tx, scope: str, name: str, version: int) -> Workflow:
-        """The definition that a run follows."""
+        """The definition of a run."""
         known = self._remembered.get((scope, name, version))
         if known is None:
             rows = await tx.query(_GET, {"scope": scope, "name": name, "version": version})
@@ -148,7 +151,7 @@ class Definitions:
     async def page(
         self, tenant: str | None, *, after: tuple[str, str] = ("", ""), limit: int = 100
     ) -> list[WorkflowOutline]:
-        """The newest definitions that a tenant sees (None: all), in outline, by scope and name."""
+        """Outlines of the newest definitions that a tenant sees (None: all), by scope and name."""
         values = {"tenant": tenant or "", "scope": after[0], "name": after[1], "most": limit}
         rows = await self._database.read(lambda tx: tx.query(script("workflow_list", tx.dialect), values))
         return [workflow_outline_of(row) for row in rows]
@@ -170,7 +173,7 @@ class Definitions:
 
     @property
     def remembered_chars(self) -> int:
-        """How long the texts of the remembered definitions are together."""
+        """The size of the cache."""
         return self._size
 
 

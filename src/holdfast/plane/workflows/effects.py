@@ -1,11 +1,11 @@
-"""What follows from a write to a run: the jobs, gates and runs that it starts, what it stops, and what is told.
+"""Effects of a write to a run: the jobs, gates and child runs that it starts or stops, and the messages about it.
 
-Promises: all of it is part of the transaction that writes the run. What cannot be done, ever, ends its step with the
-reason, and not the transaction. What was done before is found by its id, which names run, step and attempt, and is
-reported and not done again; what an earlier run of the same id has left under it gives way (`predecessors`). A job or
-run of another run or tenant is left alone: it is neither taken for a result nor stopped, whatever its id is.
+Promises: all effects are part of the transaction that writes the run. An impossible effect fails its step with the
+reason and not the transaction. An effect that was applied before is found by its id, which names run, step and attempt;
+it is reported and not repeated. Remains of an earlier run with the same id give way (`id_reuse`). Jobs and runs that
+belong to another run or tenant are neither used as a result nor stopped, whatever their ids.
 
-Clock: the wall clock, for the times that a new run carries.
+Clock: the wall clock, for the times of new runs.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ _LINE: Final = sql("run_event_insert")
 
 
 class Gates(Protocol):
-    """Where it is known which jobs wait for a person, and where steps that do nothing else are kept."""
+    """The approvals: decides which jobs must wait, and inserts gates."""
 
     def submission(
         self, wanted: Submission, pool: str, step: StepOf | None = None
     ) -> Callable[[Tx], Awaitable[tuple[Job, bool]]]:
-        """The work of making a job of a step, which may have to wait. `NotAllowed`: rules refuse it."""
+        """The transaction that inserts a job of a step, which may need approval. `NotAllowed`: rules refuse it."""
         ...
 
     async def ask(self, tx: Tx, run: StoredRun, wanted: AskApproval) -> None:
-        """Make the gate of a step, as part of a transaction. `BadInput`: it cannot be one."""
+        """Insert the gate of a step, as part of a transaction. `BadInput`: it is not possible."""
         ...
 
 
 @dataclass(slots=True)
 class Following:
-    """What else one write brings."""
+    """Results of the effects of one write."""
 
     messages: list[Message] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
-    submitted: int = 0  # jobs that were made
+    submitted: int = 0  # inserted jobs
 
 
 class EffectRunner:
-    """Does what runs want done."""
+    """Applies the effects of runs."""
 
     def __init__(
         self, bus: Bus, definitions: Definitions, gates: Gates, clock: Clock, quotas: RunQuotas | None = None
@@ -86,7 +86,7 @@ class EffectRunner:
         self._clock = clock
 
     async def follow(self, tx: Tx, run: StoredRun, effect: Effect, following: Following) -> None:
-        """Do what a run wants done. What cannot be done ends its step, not the transaction."""
+        """Apply one effect. An impossible effect fails its step, not the transaction."""
         try:
             if isinstance(effect, SubmitJob):
                 await self._submit(tx, run, effect, following)
@@ -121,7 +121,7 @@ class EffectRunner:
             effect.id,
             idempotency_key=own_key(effect.id),
             priority=effect.priority,
-            max_attempts=1,  # the step says how often it is tried again, each time as another job
+            max_attempts=1,  # the step itself is retried, each time with another job
             timeout_ns=effect.timeout_ns,
             deadline_ns=effect.deadline_ns,
             submitted_by=run.about.submitted_by,
@@ -134,7 +134,9 @@ class EffectRunner:
             if not made and await job_gives_way(tx, job, run.run):
                 job, made = await make(tx)
         except InvalidTransition:
-            raise BadInput("id", f"{effect.id} is another tenant's job", "choose another id for the run") from None
+            raise BadInput(
+                "id", f"job {effect.id} belongs to another tenant", "choose another id for the run"
+            ) from None
         if made:
             following.submitted += 1
             return
@@ -146,7 +148,7 @@ class EffectRunner:
         tenant = run.run.tenant
         definition = await self._definitions.find(tx, tenant, effect.workflow, effect.version)
         if definition is None:
-            raise BadInput("workflow", f"{effect.workflow!r} is not known", "keep it first: holdfast runs define")
+            raise BadInput("workflow", f"{effect.workflow!r} is not known", "store it first: holdfast runs define")
         child = begin(
             check_id("run", effect.id),
             tenant,
@@ -169,11 +171,11 @@ class EffectRunner:
             await self.make(tx, child, definition.scope, about)
             return
         if known.parent is None or known.parent.run != run.run.id or known.tenant != tenant:
-            raise BadInput("id", f"{effect.id} is a run of somebody else", "choose another id for the run")
+            raise BadInput("id", f"{effect.id} is the id of another run", "choose another id for the run")
         following.repeated.append(effect.id)
 
     async def make(self, tx: Tx, run: Run, scope: str, about: RunWanted) -> StoredRun | None:
-        """Insert a run and have it looked at; None: its id is taken. `TooManyRuns`: a quota is reached."""
+        """Insert a run and request its first advance. None: its id is taken. `TooManyRuns`: a quota is reached."""
         await self._quotas.check(tx, run)
         made = await tx.query(_INSERT, new_values(run, scope, about))
         if not made:
@@ -186,7 +188,7 @@ class EffectRunner:
 
 
 def _own(run: StoredRun, effect: StopJob | StopRun) -> tuple[str, str, str, str]:
-    """What is to be stopped, whose it must be, and why."""
+    """The job or run to stop, its owner, and the reason."""
     return effect.id, run.run.id, run.run.tenant, effect.reason
 
 
@@ -195,7 +197,7 @@ def _token(run: StoredRun) -> str:
 
 
 def over(after: StoredRun) -> list[Message]:
-    """What is told when a run is over."""
+    """The messages about the end of a run."""
     run, made_ns = after.run, after.run.created_ns
     name, status = run.workflow.name, str(run.status)
     told = [subjects.run_done(run.id, run.tenant, name, status, after.version, made_ns=made_ns)]

@@ -1,18 +1,22 @@
-"""The workflow engine: what it does with each message about a run. Any number of them may run at once.
+"""The workflow engine: handles messages about runs. Any number of engines may run at the same time.
 
-Promises: a run is moved under its lock, by a decision that only computes (`plane.workflows.core.advance`), and written
-with all that follows in one transaction (`runstore`). A message that was handled twice, late or out of order changes
-nothing the second time, and is counted. Messages about one run that arrive while it is being moved are worked in
-together, in one write: the results of a fan-out do not cost a write of the whole run each. What cannot be handled now
-is given back with a delay, `run lock busy` and store trouble apart, and uses up no budget: nothing is taken for done
-because somebody else had the lock. The lease that is held is passed down and never taken twice. A run whose message
-becomes a dead letter, because handling it failed or ended its process too often, ends as failed: no message comes for
-ever.
+Promises:
 
-When the store of leases fails, the risk class of the workflow decides whether its runs go on without it (`runlock`).
-Then steps whose own class does not allow that are held back, and looked at again until the store is there.
+- A run is advanced under its lock by a pure decision (`plane.workflows.core.advance`), and written with all effects in
+  one transaction (`run_store`).
+- A message that is handled twice, late or out of order changes nothing the second time, and is counted.
+- Messages about one run that arrive while it is being advanced are applied in one write, so the results of a fan-out do
+  not each cost a write of the whole run.
+- A message that cannot be handled now is nacked with a delay, separately for `run lock busy` and store errors. This
+  does not consume an attempt: a busy lock never counts as handled.
+- The lease is passed down and never acquired twice.
+- A run whose message is dead-lettered, because handling it failed or ended its process too often, ends as failed: no
+  further message would advance it.
 
-Clock: the wall clock, for delays and time limits.
+When the lease store fails, the risk class of the workflow decides whether its runs continue without it (`run_lock`).
+Steps whose own class does not allow that are held back, and checked again until the store is back.
+
+Clock: the wall clock, for delays and deadlines.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ from holdfast.plane.workflows.run_store import HELD_BACK_NS, ChangedRun, RunStor
 from holdfast.types import check_label, duration_ns
 
 CONCURRENCY: Final = 32
-BATCH_MAX: Final = 128  # events of one run that are worked in together
+BATCH_MAX: Final = 128  # events of one run in one write
 REASON_CHARS_MAX: Final = 1000
 _STOPPING_S: Final = 0.1
 NOT_AGAIN: Final = frozenset({str(Code.FATAL), str(Code.UNKNOWN_TOPIC), "refused"})
@@ -71,31 +75,31 @@ def _any_run(_: StoredRun) -> bool:
 
 
 class _Asked(NamedTuple):
-    """One event that is to happen to a run."""
+    """One event for a run."""
 
     event: Event
     risk: str | None = None  # the class of the run, if it is known
-    meant: Callable[[StoredRun], bool] = _any_run  # False: it is about another run that had this id
+    meant: Callable[[StoredRun], bool] = _any_run  # False: the event is about an earlier run with this id
 
 
 class Indicators(Protocol):
-    """Where signs of duplicates are counted: see `signals`."""
+    """Counts indicators of duplicates: see `plane.policy.duplicate_counters`."""
 
     def step_repeated(self, *, run: str, step: str) -> None:
-        """A step was completed that had been completed already."""
+        """A completed step was completed again."""
         ...
 
     def publish_repeated(self, *, job: str) -> None:
-        """A job was to be made that was there already."""
+        """A job that existed was to be inserted again."""
         ...
 
     def submitted_without_store(self, jobs: int) -> None:
-        """Jobs were submitted by a run whose lock was had without the store."""
+        """Jobs were submitted by a run whose lock was granted without the store."""
         ...
 
 
 class Engine:
-    """One engine. `serving` runs it; `move` is what everything that moves a run goes through."""
+    """One engine. `serving` runs it; every advance of a run goes through `move`."""
 
     def __init__(
         self,
@@ -123,7 +127,7 @@ class Engine:
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """What is called for each subject."""
+        """The handler of each subject."""
         return {
             subjects.RUN_LOOK: self._guarded(_look),
             subjects.RUN_RESULT: self._guarded(_job_ended),
@@ -133,7 +137,7 @@ class Engine:
 
     @asynccontextmanager
     async def serving(self, *, concurrency: int = CONCURRENCY, ack_wait: float | None = None) -> AsyncIterator[Engine]:
-        """Handle messages while the block runs. Leaving it takes no more, lets handlers finish, gives back the rest."""
+        """Handle messages inside the block. At its end, running handlers complete and other messages are nacked."""
         wait_ns = duration_ns("ack_wait", self.family.ttl / 2 if ack_wait is None else ack_wait)
         async with AsyncExitStack() as stack:
             for subject, handler in self.handlers.items():
@@ -152,18 +156,18 @@ class Engine:
 
     @property
     def handling(self) -> int:
-        """How many messages are being handled now."""
+        """The number of messages in handlers."""
         return sum(each.handling for each in self._consumers)
 
     def stop(self) -> None:
-        """Begin nothing any more. Deliveries from now on are given back, for another engine to take."""
+        """Start no more handlers. Later deliveries are nacked, for another engine."""
         self._stopping = True
 
     def statistics(self) -> dict[str, int]:
-        """What became of events, by kind and outcome."""
+        """Counts of events by kind and outcome."""
         return dict(self.tally)
 
-    # Moving runs.
+    # Advancing runs.
 
     async def move(
         self,
@@ -174,9 +178,9 @@ class Engine:
         risk: str | None = None,
         timeout: float | None = None,
     ) -> ChangedRun:
-        """Let an event happen to a run, under its lock. No run of that id: nothing before and nothing after.
+        """Apply an event to a run, under its lock. Without such a run: None before and after.
 
-        `RetryLater`: the lock is busy, or a store is in trouble; nothing was done. `risk` saves a read.
+        `RetryLater`: the lock is busy, or a store failed; nothing was done. `risk` saves a read.
         """
         self._check_quota(run_id, event)
         risk = risk or await self.runs.risk(run_id)
@@ -188,16 +192,16 @@ class Engine:
     async def move_held(
         self, lease: Lease | DegradedLease, run_id: str, event: Event, *, actor: str | None = None
     ) -> ChangedRun:
-        """The same for a caller that holds the run's lock already."""
+        """The same for a caller that holds the run's lock."""
         return (await self.move_all_held(lease, run_id, [event], actor=actor))[0]
 
     async def move_all_held(
         self, lease: Lease | DegradedLease, run_id: str, events: Sequence[Event], *, actor: str | None = None
     ) -> list[ChangedRun]:
-        """Let several events happen to a run, in their order and in one write. Returns the outcome of each.
+        """Apply several events to a run, in order and in one write. Returns the outcome of each.
 
-        Returns fewer outcomes than events if the expressions of the first ones cost as much as one advance may; the
-        others did not happen.
+        Returns fewer outcomes than events if the expressions of the first events cost as much as one advance may; the
+        remaining events were not applied.
         """
         return await self._move_all_held(lease, run_id, [_Asked(event) for event in events], actor)
 
@@ -224,14 +228,14 @@ class Engine:
             return [self._noted(each.event, changed) for each in asked]
         if self._indicators is not None and not lease.guaranteed:
             self._indicators.submitted_without_store(changed.submitted)
-        # What the write as a whole has met is told once, with the last event.
+        # Statistics of the whole write are counted once, with the last event.
         alone = [replace(changed, heard=each, held_back=(), repeated=()) for each in heard]
         alone[-1] = replace(changed, heard=heard[-1])
         told = [each if each.heard is Heard.APPLIED else replace(each, after=None) for each in alone]
         return [self._noted(each.event, end) for each, end in zip(asked, told, strict=False)]
 
     async def _move_together(self, run_id: str, asked: Sequence[_Asked]) -> Sequence[ChangedRun | Failed]:
-        """The events of messages that arrived at about the same time, under one lease."""
+        """Events of concurrent messages, under one lease."""
         risk = next((each.risk for each in asked if each.risk), None) or await self.runs.risk(run_id)
         if risk is None:
             return [self._noted(each.event, ChangedRun(None, None)) for each in asked]
@@ -244,12 +248,12 @@ class Engine:
         return [*told, *(Failed(copy_of(spent)) for _ in asked[len(told) :])]
 
     def _check_quota(self, run_id: str, event: Event) -> None:
-        """Return if the run may evaluate expressions now, or need not; otherwise raise `RetryLater`."""
+        """Return if the run may evaluate expressions now, or has none; otherwise raise `RetryLater`."""
         if not isinstance(event, CancelWanted | GiveUp):
             self.runs.expression_quota.check(run_id)
 
     def _gathering(self, run_id: str) -> Batcher[_Asked, ChangedRun]:
-        """The batches of one run; kept as long as a handler waits for one."""
+        """The batcher of one run; kept while a handler waits for it."""
         found = self._gatherings.get(run_id)
         if found is None:
             found = self._gatherings[run_id] = Batcher(partial(self._move_together, run_id), most=BATCH_MAX)
@@ -262,9 +266,9 @@ class Engine:
         return run_lock(self._locks, run_id, risk, self.delays, statistics=counts, timeout=timeout, family=family)
 
     async def give_up(self, delivery: Delivery, reason: str, code: str) -> None:
-        """End the run whose message failed, or ended its process, too often: the next one would do the same.
+        """Fail the run whose message failed, or ended its process, too often: the next one would do the same.
 
-        A message that is only too old says nothing about its run; the reconciler comes for that.
+        A message that is merely too old is no reason: the reconciler handles its run.
         """
         run_id = delivery.message.body.get("run")
         if code in (Undeliverable.FAILURES, Undeliverable.LOST) and isinstance(run_id, str):
@@ -272,7 +276,7 @@ class Engine:
             await self.move(run_id, GiveUp(why[:REASON_CHARS_MAX]))
 
     def _may_start(self, lease: Lease | DegradedLease) -> Callable[[str], bool]:
-        """Which steps may be started under this lease: all under a full one."""
+        """The steps that may start under this lease: all under a full one."""
         if lease.guaranteed:
             return _any_class
         policy = self._locks.policy
@@ -293,13 +297,13 @@ class Engine:
         return changed
 
     async def _with_output(self, run_id: str, event: ChildEnded) -> ChildEnded:
-        """The end of a child, with what it gives to its parent."""
+        """The end of a child run, with its output for the parent."""
         child = await self.runs.get(event.run)
         if child is None or child.run.parent is None or child.run.parent.run != run_id:
             return event
         return replace(event, output=child.run.output)
 
-    # What all handlers share.
+    # Shared by the handlers.
 
     def _guarded(self, read: Callable[[Mapping[str, Any]], Event]) -> Handler:
         async def handle(delivery: Delivery) -> None:
@@ -326,7 +330,7 @@ def _any_class(_: str) -> bool:
 
 
 def _meant(body: Mapping[str, Any], stored: StoredRun) -> bool:
-    """Whether a message is about this run: of the tenant, and started by the run, that the message names, if any."""
+    """Whether the run has the tenant and the parent run that the message names."""
     tenant, parent = body.get("tenant"), body.get("parent")
     if tenant is not None and tenant != stored.run.tenant:
         return False
@@ -344,9 +348,9 @@ def _job_ended(body: Mapping[str, Any]) -> Event:
     try:
         state = JobState(str(body.get("state")))
     except ValueError:
-        raise BadInput("state", f"{body.get('state')!r:.60} is no state", "say how the job ended") from None
+        raise BadInput("state", f"{body.get('state')!r:.60} is not a state", "give its last state") from None
     if not state.terminal:
-        raise BadInput("state", f"{state} is not an end", "say how the job ended")
+        raise BadInput("state", f"{state} is not terminal", "give its last state")
     again = body.get("code") not in NOT_AGAIN
     return JobEnded(check_id("job", body.get("job")), state, body.get("result"), _reason(body), again)
 
@@ -355,9 +359,9 @@ def _child_ended(body: Mapping[str, Any]) -> Event:
     try:
         status = RunStatus(str(body.get("status")))
     except ValueError:
-        raise BadInput("status", f"{body.get('status')!r:.60} is no status", "say how the run ended") from None
+        raise BadInput("status", f"{body.get('status')!r:.60} is not a status", "give its last status") from None
     if not status.terminal:
-        raise BadInput("status", f"{status} is not an end", "say how the run ended")
+        raise BadInput("status", f"{status} is not terminal", "give its last status")
     return ChildEnded(check_id("child", body.get("child")), status, None, _reason(body))
 
 

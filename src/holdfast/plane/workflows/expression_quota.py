@@ -1,11 +1,11 @@
-"""What the costly expressions of one tenant may take of an engine, so that they do not hold up the runs of others.
+"""Quota for the costly expressions of one tenant in an engine, so that they do not delay the runs of other tenants.
 
-Promises: of the decisions about runs of one tenant that cost too much for a transaction, one is made at a time, and
-after it the tenant pauses as long as `UNITS_PER_S` allows for its cost. A message about a run that comes meanwhile goes
-back to the bus with a delay (`RetryLater`, which consumes no attempt): it occupies no slot of the engine, which handles
-messages about other runs in between. The more messages had to go back, the longer the delays, up to `DELAY_MAX_S`.
+Promises: decisions about runs of one tenant that are too costly for a transaction are made one at a time, and after
+each the tenant pauses according to `UNITS_PER_S`. A message about such a run that arrives meanwhile is nacked with a
+delay (`RetryLater`, which does not consume an attempt). It occupies no slot of the engine, which handles other runs.
+The more messages were nacked, the longer the delays, up to `DELAY_MAX_S`.
 
-Does not promise anything about cheap decisions, nor a limit across processes: each engine has its own.
+Does not promise anything about cheap decisions, nor a limit across processes: each engine has its own quota.
 
 Clock: the monotonic clock.
 """
@@ -28,7 +28,7 @@ UNITS_PER_S: Final = 1_000_000
 """Units (`plane.workflows.expressions.builtins`) of one tenant in a second: about half of a core."""
 
 RETURNS_PER_S: Final = 16
-"""Messages of one tenant that come back in a second after they were sent back, about."""
+"""Nacked messages of one tenant that are redelivered in a second, approximately."""
 
 DELAY_MAX_S: Final = 10
 TENANTS_MAX: Final = 1_000
@@ -38,8 +38,8 @@ RUNS_MAX: Final = 20_000
 @dataclass(slots=True)
 class _Tenant:
     deciding: bool = False
-    until_ns: int = 0  # no costly decision before
-    returned: int = 0  # messages that went back, lately
+    until_ns: int = 0  # no costly decision before this time
+    returned: int = 0  # recently nacked messages
 
 
 class ExpressionQuota:
@@ -49,17 +49,17 @@ class ExpressionQuota:
         self._clock = clock
         self._draw = draw
         self._tenants: dict[str, _Tenant] = {}
-        self._runs: dict[str, str] = {}  # the tenants of costly runs that had to wait
+        self._runs: dict[str, str] = {}  # the tenants of costly runs that wait
 
     def check(self, run_id: str) -> None:
-        """Return if a message about this run may be handled now, or raise `RetryLater`. Cheap: nothing is read."""
+        """Return if a message about this run may be handled now, or raise `RetryLater`. Needs no I/O."""
         tenant = self._runs.get(run_id)
         if tenant is not None:
             self._check(run_id, tenant)
 
     @contextmanager
     def decision(self, run: Run, budget: Budget) -> Iterator[None]:
-        """Make a costly decision in the block; `RetryLater` if another one is being made, or the tenant pauses."""
+        """Make a costly decision in the block. `RetryLater` if another one is running, or the tenant pauses."""
         self._check(run.id, run.tenant)
         if len(self._tenants) >= TENANTS_MAX:
             now_ns = self._clock.now().mono
@@ -93,5 +93,5 @@ class ExpressionQuota:
 
 
 def put_off(delay_ns: int) -> RetryLater:
-    """The error for a message whose run may not evaluate expressions now: contention, which is no failure."""
-    return RetryLater(delay_ns / NS, LockBusy("the expressions of the tenant have cost as much as they may for now"))
+    """The error for a message whose run may not evaluate expressions now: contention, not a failure."""
+    return RetryLater(delay_ns / NS, LockBusy("the tenant's expressions have used their quota for now"))

@@ -1,8 +1,8 @@
-"""Workflows from files, YAML or JSON, with errors that name the step, the line and the column.
+"""Workflows from YAML or JSON files, with errors that name the step, the line and the column.
 
-Promises: what is loaded has been judged (`plane.workflows.core.validation`); all that is wrong with a file is told at
-once, each as `file:line:column: step 'x': problem; fix`. A file of more than a megabyte is not read. YAML needs PyYAML,
-which comes with `holdfast[plane]`; JSON needs nothing.
+Promises: the result is valid (`plane.workflows.core.validation`). All problems of a file are reported together, each as
+`file:line:column: step 'x': problem; fix`. A file of more than a megabyte is refused. YAML needs PyYAML, which
+`holdfast[plane]` installs; JSON needs nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUFFIXES: dict[str, Form] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 
 def load_workflow(path: str | Path) -> Workflow:
-    """The workflow in a file, `BadWorkflow` with all that is wrong with it, or `BadInput` if it cannot be read."""
+    """The workflow in a file. `BadWorkflow` with all its problems, or `BadInput` if the file cannot be read."""
     where = Path(path)
     form = _SUFFIXES.get(where.suffix.lower())
     if form is None:
@@ -30,7 +30,7 @@ def load_workflow(path: str | Path) -> Workflow:
     try:
         with where.open("rb") as file:
             content = file.read(BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # a ValueError is a name with a zero character
+    except (OSError, ValueError) as error:  # ValueError: the name contains a zero character
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(str(path), f"cannot be read ({reason})", "name a file that is there") from None
     if len(content) > BYTES_MAX:
@@ -44,9 +44,9 @@ def load_workflow(path: str | Path) -> Workflow:
 
 
 def parse_workflow(text: str, name: str = "<text>", *, form: Form | None = None) -> Workflow:
-    """The workflow that a text is, or `BadWorkflow` with all that is wrong with it.
+    """The workflow in a text, or `BadWorkflow` with all its problems.
 
-    Without a `form`, a text that begins as JSON does is JSON, and any other is YAML.
+    Without a `form`, a text that starts like JSON is JSON, and any other is YAML.
     """
     if len(text) > BYTES_MAX or len(text.encode("utf-8", "surrogatepass")) > BYTES_MAX:
         raise BadWorkflow(name, [_too_large()])

@@ -1,14 +1,14 @@
-"""What is left of an earlier run that had the id of this one: it gives way, and is never taken for this one's own.
+"""Remains of an earlier run with the same id: they give way and are never used by the new run.
 
-The id of a run is free when the run is forgotten, and those of its jobs and of the runs that it started begin with it.
-They may be kept for longer, because they ended later, or because their idempotency keys are remembered; a run that
-found them under the ids of its own would wait for what is over, take another's result, or go on by another's approval.
+The id of a run is free when the run is deleted, and the ids of its jobs and child runs begin with it. They may be kept
+for longer, because they ended later, or because their idempotency keys are still stored. A new run that found them
+under its own ids would wait for finished jobs, use another run's results, or continue with another run's approval.
 
-Promises: what was made before this run was, for a run of the same id, and is over, is forgotten when the same id is
-wanted again, in that transaction. What is not over is left alone, and the step that wants its id is refused
-(`BadInput`). What belongs to anybody else is never touched.
+Promises: a finished job or run that an earlier run with this id had made is deleted when its id is needed again, in
+that transaction. An unfinished one is not touched, and the step that needs its id is refused (`BadInput`). Objects of
+other owners are never touched.
 
-Clock: the wall clocks by which runs and jobs say when they were made. They lie apart by as long as a run is kept.
+Clock: the wall clocks of the creation times of runs and jobs. They differ by as long as a run is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GATES: Final = sql("cleanup_gates")
 
 
 async def job_gives_way(tx: Tx, there: Job, run: Run) -> bool:
-    """Whether a job that stands where one of this run should was an earlier run's, and is forgotten now."""
+    """Whether the existing job belonged to an earlier run with this id, and was deleted."""
     emptied = subjects.EMPTIED_LABEL in there.labels and there.idempotency_key == own_key(there.id)
     of_such_a_run = emptied or there.labels.get(subjects.RUN_LABEL) == run.id
     if not of_such_a_run or there.tenant != run.tenant or there.created_ns >= run.created_ns:
@@ -45,7 +45,7 @@ async def job_gives_way(tx: Tx, there: Job, run: Run) -> bool:
 
 
 async def run_gives_way(tx: Tx, there: Run, run: Run) -> bool:
-    """The same of a run that stands where one that a step of this run starts should."""
+    """The same for a child run."""
     of_such_a_run = there.parent is not None and there.parent.run == run.id and there.tenant == run.tenant
     if not of_such_a_run or there.created_ns >= run.created_ns:
         return False
@@ -58,4 +58,4 @@ async def run_gives_way(tx: Tx, there: Run, run: Run) -> bool:
 
 def _not_over(what: str, run: Run) -> BadInput:
     fix = "wait for its end, or choose another id for the run"
-    return BadInput("id", f"{what} of an earlier run {run.id} is not over", fix)
+    return BadInput("id", f"{what} of an earlier run {run.id} has not finished", fix)

@@ -1,10 +1,10 @@
-"""Runs as this process has last written them, so that the next write need not read and encode them as a whole again.
+"""A cache of runs as this process last wrote them, so the next write need not read and encode them again.
 
-Promises: a remembered run is used only if the database has the very version that it is of, in a row of the same age. It
-is remembered after its transaction was committed, never before. What is remembered is bounded in characters of its
-documents; the run that was written longest ago goes first, and one that is larger than the bound is not remembered.
+Promises: a cached run is used only if the database has exactly this version, in a row of the same age. It is cached
+after its transaction was committed, never before. The cache is bounded in characters of documents and evicts the least
+recently written run; a run that is larger than the bound is not cached.
 
-Does not promise that a run is remembered: whoever does not find one reads it.
+Does not promise that a run is cached: the caller reads a missing one.
 
 Clock: none.
 """
@@ -23,7 +23,7 @@ CHARS_MAX: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A run in one version, and what encodes its next one."""
+    """One version of a run, and the encoder for its next one."""
 
     run: Run
     version: int
@@ -31,12 +31,12 @@ class Remembered:
     size: int
 
     def is_of(self, row: Row) -> bool:
-        """Whether a row, perhaps without its document, is this very version."""
+        """Whether a row, with or without its document, is this version."""
         return bool(row["version"] == self.version and row["created_ns"] == self.run.created_ns)
 
 
 class RunMemory:
-    """The runs that one process has written lately. Belongs to one event loop."""
+    """The runs that one process wrote recently. Belongs to one event loop."""
 
     def __init__(self, most: int = CHARS_MAX) -> None:
         self._most = most
@@ -44,11 +44,11 @@ class RunMemory:
         self._runs: dict[str, Remembered] = {}  # the latest last
 
     def get(self, run_id: str) -> Remembered | None:
-        """The last version that was written here."""
+        """The last version that this process wrote."""
         return self._runs.get(run_id)
 
     def put(self, remembered: Remembered) -> None:
-        """Remember a version that was committed, unless its run has ended, and nothing older of it."""
+        """Cache a committed version, unless the run has ended or a newer version is cached."""
         run = remembered.run
         self.forget(run.id)
         if run.status.terminal or remembered.size > self._most:
@@ -59,6 +59,6 @@ class RunMemory:
             self.forget(next(iter(self._runs)))
 
     def forget(self, run_id: str) -> None:
-        """Remember nothing of a run."""
+        """Remove a run."""
         gone = self._runs.pop(run_id, None)
         self._size -= 0 if gone is None else gone.size

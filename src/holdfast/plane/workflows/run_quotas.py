@@ -1,13 +1,13 @@
-"""How many runs a tenant, and one run with all that it starts, may have.
+"""Quotas for runs: of a tenant, and of one run with all runs that it starts.
 
-Promises: a run that would exceed a quota is not made: `TooManyRuns` for a caller, a failed step with the reason for a
-run that starts another. Counting reads an index of at most so many entries as the quota allows, in the transaction that
-makes the run. Runs of one tree are counted one after the other. The quota of a tenant may be exceeded on Postgres, by
-as many runs as are made at the same moment.
+Promises: a run above a quota is not inserted. A caller gets `TooManyRuns`; the step of a run that starts another fails
+with the reason. Counting reads an index, at most as many entries as the quota, in the transaction that inserts the run.
+Runs of one tree are counted serially. On Postgres the quota of a tenant may be exceeded by the number of runs that are
+inserted at the same moment.
 
-A *tree* is a run that a caller started, with the runs that its steps start, and so on; finished runs count too, as long
-as they are stored. How deep a tree may be is `plane.workflows.core.definition.DEPTH_MAX`; its deadline bounds all of
-it.
+A *tree* is a run that a caller started, with the runs that its steps start, and so on. Finished runs count too, as long
+as they are stored. `plane.workflows.core.definition.DEPTH_MAX` limits the depth of a tree; its deadline applies to all
+of it.
 
 Does not promise anything about runs that an older version has started: they count for their tenant only.
 
@@ -30,7 +30,7 @@ _HOLD: Final = sql("run_quota_hold_postgres")
 
 
 class TooManyRuns(HoldfastError):
-    """The tenant, or the tree of the run, has as many runs as it may have. Nothing was done."""
+    """The tenant, or the tree of the run, has reached its quota. Nothing was done."""
 
     retry_after: Final = 10.0
 
@@ -43,7 +43,7 @@ class RunQuotas:
     per_tree: int = 2_000
 
     async def check(self, tx: Tx, run: Run) -> None:
-        """Return if the run may be made, or raise `TooManyRuns`."""
+        """Return if the run may be inserted, or raise `TooManyRuns`."""
         where = {"tenant": run.tenant, "most": self.live_per_tenant}
         if (await tx.query(_OF_TENANT, where))[0]["runs"] >= self.live_per_tenant:
             raise TooManyRuns(

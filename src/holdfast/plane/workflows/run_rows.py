@@ -1,7 +1,6 @@
-"""Runs and their timelines as rows, and back: which column says what. No decisions.
+"""Runs and their timelines as rows, and back. No decisions.
 
-The outline of a run is written with its document, so that a list does not have to look into that, which may have
-megabytes.
+The outline of a run is stored next to its document, so a list does not read documents, which may have megabytes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from holdfast.plane.workflows.core.run_codec import RunText, from_document
 
 @dataclass(frozen=True, slots=True)
 class RunOutline:
-    """A run as lists have it: how it is and how its steps are, without what it was given and has made."""
+    """A run in a list: the status of the run and its steps, without inputs and outputs."""
 
     id: str
     tenant: str
@@ -29,7 +28,7 @@ class RunOutline:
     status: RunStatus
     risk: str
     error: str | None
-    steps: Mapping[str, StepStatus]  # all of them, in order
+    steps: Mapping[str, StepStatus]  # all steps, in order
     created_ns: int
     updated_ns: int
     ended_ns: int | None
@@ -37,13 +36,13 @@ class RunOutline:
     wake_ns: int | None
     version: int
     fence: int | None
-    parent: str | None  # the run whose step it is
+    parent: str | None  # the run that started it
     about: RunWanted
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """One line of a run's timeline."""
+    """One entry of a run's timeline."""
 
     run: str
     version: int
@@ -58,12 +57,12 @@ class RunEvent:
 
 
 def run_of(row: Row, workflow: Workflow) -> StoredRun:
-    """From a row, and the definition that it names, to a run."""
+    """A run from its row and its definition."""
     return stored_run(row, from_document(json.loads(row["document"]), workflow))
 
 
 def stored_run(row: Row, run: Run) -> StoredRun:
-    """From a row, perhaps without its document, and the run that this document is of."""
+    """A stored run from a row, with or without its document, and the run from that document."""
     return StoredRun(
         run,
         row["scope"],
@@ -76,7 +75,7 @@ def stored_run(row: Row, run: Run) -> StoredRun:
 
 
 def outline_of_run(stored: StoredRun) -> RunOutline:
-    """A run that was read whole, as lists have it."""
+    """The outline of a complete run."""
     run, about = stored.run, stored.about
     return RunOutline(
         id=run.id,
@@ -100,7 +99,7 @@ def outline_of_run(stored: StoredRun) -> RunOutline:
 
 
 def run_outline_of(row: Row, gist: Row | None = None) -> RunOutline:
-    """From a row without its document to the outline of a run. `gist`: of the document, for a row without outline."""
+    """The outline of a run from a row without its document. `gist`: from the document, for a row without outline."""
     if gist is None:
         error, ended_ns, deadline_ns, parent, steps = json.loads(row["outline"])
     else:
@@ -139,7 +138,7 @@ def new_values(run: Run, scope: str, about: RunWanted) -> dict[str, Any]:
         "document": RunText().of(run),
         "outline": outline_text(run),
         "now_ns": run.created_ns,
-        "wake_ns": run.created_ns,  # until the first look
+        "wake_ns": run.created_ns,  # until its first advance
         "idempotency_key": about.idempotency_key,
         "submitted_by": about.submitted_by,
         "trace": about.trace,
@@ -166,7 +165,7 @@ def changed_values(
 
 
 def line_values(run: str, version: int, line: int, note: Note, fence: int | None, at_ns: int, actor: str) -> Row:
-    """The columns of one line of the timeline."""
+    """The columns of one entry of the timeline."""
     return {
         "run": run,
         "version": version,
@@ -182,13 +181,13 @@ def line_values(run: str, version: int, line: int, note: Note, fence: int | None
 
 
 def event_of(row: Row) -> RunEvent:
-    """From a row to a line of the timeline."""
+    """An entry of the timeline from its row."""
     names = ("run", "version", "line", "at_ns", "step", "kind", "detail", "attempt", "fence", "actor")
     return RunEvent(*(row[name] for name in names))
 
 
 def outline_text(run: Run) -> str:
-    """What lists have of a run besides its columns, as text: a hundred bytes or so, and some for each of its steps."""
+    """The part of an outline that has no columns, as text: about a hundred bytes, and some for each step."""
     parent = None if run.parent is None else run.parent.run
     steps = {name: str(state.status) for name, state in run.steps.items()}
     return json.dumps([run.error, run.ended_ns, run.deadline_ns, parent, steps], separators=(",", ":"))

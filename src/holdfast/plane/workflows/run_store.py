@@ -1,17 +1,20 @@
-"""Runs in the database: read, decided and written under a lease in one transaction, with all that follows from it.
+"""Runs in the database: read, decided and written under a lease in one transaction, with all effects.
 
-A decision whose expressions cost more than `IN_TRANSACTION_COST` is made outside of the transaction and of the event
-loop, in a thread; it is written only if the run still has the version that was decided about.
+A decision whose expressions cost more than `IN_TRANSACTION_COST` is made outside of the transaction, in a thread. It is
+written only if the run still has the version that was decided about.
 
-Promises: a write is refused, and changes nothing, when a newer fence has written the run (`FencedOut`). Under a
-degraded lease, which has no fence, the run is still read and written in one transaction, so that a decision is never
-made from an outdated view. The jobs, gates and runs that a run starts, what it stops, its timeline and the word that it
-is over are part of the same transaction: there is no moment at which a step is marked as started and its job does not
-exist, or the other way round. A job's id names run, step and attempt, so that whatever is done twice makes one job.
+Promises:
 
-Does not promise that what was stopped has stopped: that is asked for, durably.
+- A write is refused, and changes nothing, if a newer fence has written the run (`FencedOut`).
+- Under a degraded lease, which has no fence, the run is still read and written in one transaction, so no decision is
+  made from stale data.
+- The jobs, gates and runs that a run starts or stops, its timeline and the message about its end are part of the same
+  transaction: a step is never marked as started without its job, or the other way round.
+- A job's id names run, step and attempt, so a repeated submission makes one job.
 
-Clock: the wall clock, for delays, time limits and people.
+Does not promise that a stopped job has stopped: the request is stored.
+
+Clock: the wall clock, for delays, deadlines and people.
 """
 
 from __future__ import annotations
@@ -56,14 +59,14 @@ from holdfast.plane.workflows.run_rows import (
 from holdfast.types import MS, NS
 
 NEAR_NS: Final = 10 * NS
-"""A time that is not farther away than this is waited for by a message; the poller comes for the others."""
+"""A due time within this span is awaited by a delayed message; the timer loop handles later ones."""
 
 HELD_BACK_NS: Final = NS
 
 IN_TRANSACTION_COST: Final = 40_000
 """Units (`expressions.builtins`) that expressions may cost inside of a transaction: about 20 milliseconds."""
 
-_TRIES: Final = 5  # of a decision outside of a transaction; the run's lock keeps others away, so one suffices
+_TRIES: Final = 5  # of a decision outside of a transaction; the run's lock excludes others, so one is usually enough
 _FIRST: Final = (0, -1)
 
 _GET: Final = sql("run_get")
@@ -85,19 +88,19 @@ _COUNT: Final = sql("run_count")
 
 @dataclass(frozen=True, slots=True)
 class ChangedRun:
-    """A run before and after a `change`. Without a run, neither; where nothing was written, no `after`."""
+    """A run before and after a `change`. Both are None without a run; `after` is None if nothing was written."""
 
     before: StoredRun | None
     after: StoredRun | None
     heard: Heard = Heard.UNKNOWN
     held_back: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()  # jobs that were to be made and were there already
-    submitted: int = 0  # jobs that were made
+    repeated: tuple[str, ...] = ()  # jobs that were to be inserted and existed
+    submitted: int = 0  # inserted jobs
 
 
 @dataclass(frozen=True, slots=True)
 class _TooLong:
-    """The decision about a run costs more than a transaction may take. Nothing was written."""
+    """The decision costs more than a transaction may take. Nothing was written."""
 
     run: StoredRun
 
@@ -118,7 +121,7 @@ class RunStore:
         quotas: RunQuotas | None = None,
         family: LockFamily = WORKFLOW_RUN,
     ) -> None:
-        """`observer` is told which writes were refused. `family`: of the locks under which runs are written."""
+        """`observer` is notified of refused writes. `family`: of the locks under which runs are written."""
         self.database = database
         self.clock = clock
         self.entropy = entropy
@@ -127,7 +130,7 @@ class RunStore:
         self._memory = RunMemory()
         self._apart = asyncio.Semaphore()
         self.expression_quota = ExpressionQuota(clock, entropy.below)
-        self.decided_apart = 0  # decisions that took too long for a transaction
+        self.decided_apart = 0  # decisions that were too costly for a transaction
         self._consequences = EffectRunner(bus, definitions, gates, clock, quotas)
         self._admission = Admission(
             *("plane:runs", family.name),
@@ -139,19 +142,19 @@ class RunStore:
         )
 
     async def prepare(self) -> None:
-        """Make the tables if they are not there."""
+        """Create the tables if they are missing."""
         await prepare(self.database, "run_schema")
 
     def statistics(self) -> GuardStatistics:
-        """What the guard in front of the runs has accepted and refused."""
+        """Writes that the guard of the runs has accepted and refused."""
         return self._admission.statistics()
 
-    # Making and looking.
+    # Insert and queries.
 
     async def start(self, run: Run, scope: str, about: RunWanted) -> tuple[StoredRun, bool]:
-        """Keep a run that was begun, and have it looked at. The same idempotency key gives the first one again.
+        """Insert a new run and request its first advance. The same idempotency key returns the first run.
 
-        Also returns whether it was made. `RowExists`: its id is taken. `TooManyRuns`: its tenant has too many.
+        Also returns whether it was inserted. `RowExists`: its id is taken. `TooManyRuns`: a quota is reached.
         """
         check_id("run", run.id)
 
@@ -161,7 +164,7 @@ class RunStore:
             if (made := await self._consequences.make(tx, run, scope, about)) is not None:
                 return made, True
             if (known := await self._known(tx, run.tenant, about.idempotency_key)) is not None:
-                return known, False  # somebody was quicker with the same key
+                return known, False  # another caller was faster with the same key
             raise RowExists(f"the run id {run.id!r} is taken; choose another, or none")
 
         if ARMED:
@@ -182,20 +185,20 @@ class RunStore:
         return await self.database.read(work)
 
     async def risk(self, run_id: str) -> str | None:
-        """The risk class of a run, without its document; None: there is no such run."""
+        """The risk class of a run, without reading its document; None: no such run."""
         rows = await self.database.read(lambda tx: tx.query(_RISK, {"id": check_id("run", run_id)}))
         return rows[0]["risk"] if rows else None
 
     async def by_key(self, tenant: str, key: str) -> StoredRun | None:
-        """The run that a tenant has started with an idempotency key, or None."""
+        """The run that a tenant started with an idempotency key, or None."""
         return await self.database.read(lambda tx: self._known(tx, tenant, key))
 
     async def page(
         self, *, tenant: str | None, status: str = "", workflow: str = "", after: Place, limit: int
     ) -> list[RunOutline]:
-        """Runs in outline, newest first. Their documents, which may be large, are left alone.
+        """Run outlines, newest first. Their documents, which may be large, are not read.
 
-        Except those that an older version of Holdfast wrote: the database looks into them, and does not move them.
+        Except those that an older version of Holdfast wrote: the database extracts their outlines.
         """
         values = {"tenant": tenant, "status": status, "workflow": workflow, "created_ns": after.at_ns, "id": after.id}
         statement = _list(tenant, status, workflow)
@@ -210,31 +213,31 @@ class RunStore:
         return await self.database.read(work)
 
     async def timeline(self, run_id: str, *, after: tuple[int, int] = _FIRST, limit: int = 500) -> list[RunEvent]:
-        """The history of a run, oldest first, after a version and line that were seen."""
+        """The history of a run, oldest first, after a given version and entry."""
         values = {"run": check_id("run", run_id), "version": after[0], "line": after[1], "most": limit}
         return [event_of(row) for row in await self.database.read(lambda tx: tx.query(_LINES, values))]
 
     async def counts(self) -> dict[str, int]:
-        """How many runs there are in each status, of those that are not over."""
+        """The number of unfinished runs in each status."""
         rows = await self.database.read(lambda tx: tx.query(_COUNT))
         live = {str(each): 0 for each in RunStatus if not each.terminal}
         return {**live, **{row["status"]: row["runs"] for row in rows}}
 
     async def query(self, statement: str, values: dict[str, Any]) -> Sequence[Row]:
-        """What a loop reads."""
+        """A query of a loop."""
         return await self.database.read(lambda tx: tx.query(statement, values))
 
-    # Writing, under a lease.
+    # Writes under a lease.
 
     async def change(
         self, lease: Bearer, run_id: str, decide: Callable[[StoredRun, Budget], Advance], *, actor: str
     ) -> ChangedRun:
-        """Read a run, decide, and write what was decided with all that follows, in one transaction.
+        """Read a run, decide, and write the result with all effects, in one transaction.
 
-        `decide` may be called again, from another thread, and must only compute. It gets a budget for expressions that
-        is small enough for a transaction. If that does not suffice, it is called again outside of the transaction and
-        of the event loop, and its decision is written if the run has not changed meanwhile. `FencedOut` if the lease is
-        stale. `RetryLater` if the tenant has had such decisions as much as it may (`expression_quota`).
+        `decide` must be pure: it may be called again, from another thread. Its budget for expressions is small enough
+        for a transaction. If that does not suffice, it is called again outside of the transaction and the event loop,
+        and its result is written if the run has not changed meanwhile. `FencedOut`: the lease is stale. `RetryLater`:
+        the tenant has used its quota of such decisions (`expression_quota`).
         """
         check_id("run", run_id)
         presented = await self._admission.admit(
@@ -244,7 +247,7 @@ class RunStore:
         known = self._memory.get(run_id)
         written: Remembered | None = None
 
-        apart: tuple[StoredRun, Advance] | None = None  # a decision that took too long for a transaction
+        apart: tuple[StoredRun, Advance] | None = None  # a decision that was too costly for a transaction
 
         async def work(tx: Tx) -> Outcome[ChangedRun] | _TooLong:
             nonlocal written
@@ -284,7 +287,7 @@ class RunStore:
         return ChangedRun(None, None) if isinstance(outcome, Absent) else self._admission.written(presented, outcome)
 
     async def _decide_apart(self, decide: Callable[[StoredRun, Budget], Advance], run: StoredRun) -> Advance:
-        """A decision with costly expressions, made in a thread. One at a time: others should not get slower."""
+        """A costly decision, made in a thread. One at a time: other runs should not get slower."""
         budget = Budget()
         with self.expression_quota.decision(run.run, budget):
             async with self._apart:
@@ -292,7 +295,7 @@ class RunStore:
                 return await asyncio.to_thread(decide, run, budget)
 
     async def _held(self, tx: Tx, run_id: str, known: Remembered | None) -> StoredRun | None:
-        """The run, locked until the transaction ends. Its document is read only if another version is remembered."""
+        """The run, locked until the transaction ends. Its document is read only if this version is not cached."""
         statement = (_GET if known is None else _HEAD) + _LOCKING[tx.dialect]
         rows = await tx.query(statement, {"id": run_id})
         if rows and known is not None:
@@ -309,7 +312,7 @@ class RunStore:
         wake_ns = self._wake(advance, now_ns)
         found = await tx.query(_CHANGE, changed_values(before, advance, document, wake_ns, fence, now_ns))
         if not found:
-            raise RowMissing(f"run {run.id} changed under a lock of the database")
+            raise RowMissing(f"run {run.id} changed under a database lock")
         version = found[0]["version"]
         lines = [
             line_values(run.id, version, line, note, fence, now_ns, actor) for line, note in enumerate(advance.notes)
@@ -334,7 +337,7 @@ class RunStore:
         return ChangedRun(before, after, advance.heard, advance.held_back, repeated, submitted)
 
     async def _look_again(self, tx: Tx, before: StoredRun, advance: Advance) -> None:
-        """Nothing has changed, but the time of the next look may have: a timer is gone only once it did something."""
+        """The run has not changed, but its next wake-up may have: a timer is removed only after it fired."""
         wake_ns = self._wake(advance, self.clock.now().wall)
         if wake_ns != before.wake_ns and not before.run.status.terminal:
             await tx.query(_WAKE, {"id": before.run.id, "version": before.version, "wake_ns": wake_ns})
@@ -344,10 +347,10 @@ class RunStore:
             return None
         if not advance.held_back:
             return advance.wake_ns
-        soon = now_ns + HELD_BACK_NS + self.entropy.below(200 * MS)  # replicas should not all come at once
+        soon = now_ns + HELD_BACK_NS + self.entropy.below(200 * MS)  # spreads the replicas
         return soon if advance.wake_ns is None else min(soon, advance.wake_ns)
 
-    # Reading rows.
+    # Reads.
 
     async def _stored(self, tx: Tx, row: Row) -> StoredRun:
         workflow = await self.definitions.of_run(tx, row["scope"], row["workflow"], row["workflow_version"])
@@ -364,7 +367,7 @@ class RunStore:
 
 
 def _list(tenant: str | None, status: str, workflow: str) -> str:
-    """The statement whose index leaves the fewest rows to walk past."""
+    """The statement whose index skips the fewest rows."""
     if status and status != RunStatus.SUCCEEDED:
         return _LIST_STATUS
     if workflow:

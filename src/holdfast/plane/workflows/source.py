@@ -1,6 +1,6 @@
-"""A document as somebody wrote it, with the place of everything in it, so that an error can point at the line.
+"""Documents with the position of every value, so that an error can name the line; and a JSON reader that records them.
 
-JSON with the place of everything in it. Reads what `json` reads, but for NaN and infinities; needs nothing else.
+The reader accepts the same as `json`, except NaN and infinities, and needs nothing else.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ BYTES_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where something stands."""
+    """The position of a value."""
 
-    key: Place  # its key, or itself in a list
-    value: Place  # the first character of its text, if it is one
-    inline: bool = False  # a text on one line as it is, so that its characters can be counted
+    key: Place  # of its key, or of the value itself in a list
+    value: Place  # the first character of its text, if it is a text
+    inline: bool = False  # a text on one line without escapes, so its characters can be counted
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A document and its places."""
+    """A document with its positions."""
 
     value: Any
     spots: Mapping[Path, Spot]
-    repeated: tuple[tuple[Path, Place], ...] = ()  # keys that stood there already
+    repeated: tuple[tuple[Path, Place], ...] = ()  # duplicate keys
 
     def place(self, problem: Problem) -> Place | None:
-        """Where a problem is: at the character, at the field, or at what should have the field."""
+        """The position of a problem: the character, the field, or the object that lacks the field."""
         for length in range(len(problem.path), -1, -1):
             spot = self.spots.get(problem.path[:length])
             if spot is not None:
@@ -49,7 +49,7 @@ class Placed:
 
 
 class Unreadable(Exception):
-    """A text is no document at all."""
+    """A text is not a document."""
 
     def __init__(self, problem: str, fix: str, place: Place | None = None) -> None:
         super().__init__(problem)
@@ -63,13 +63,13 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
 def read_json(text: str) -> Placed:
-    """The document that a text is, or `Unreadable`."""
+    """The document in a text, or `Unreadable`."""
     reading = _Reading(text)
     return Placed(reading.document(), reading.spots, tuple(reading.repeated))
 
 
 class _Reading:
-    """One way through a text, from left to right."""
+    """One pass through a text."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
@@ -78,7 +78,7 @@ class _Reading:
         self.repeated: list[tuple[Path, Place]] = []
 
     def document(self) -> Any:
-        """The one value that there is."""
+        """The only value."""
         value = self._value((), None)
         if self._next():
             self._fail("something follows the document", "remove it")

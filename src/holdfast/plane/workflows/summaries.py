@@ -1,4 +1,4 @@
-"""What the list of workflows shows of each."""
+"""Outlines of workflow definitions, for lists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class WorkflowOutline:
     name: str
     version: int
     risk: str
-    steps: int  # how many it has
+    steps: int  # their number
     description: str  # its beginning
     digest: str
     created_ns: int
@@ -25,7 +25,7 @@ class WorkflowOutline:
 
 
 def workflow_outline_of(row: Row) -> WorkflowOutline:
-    """From a row to the outline of a definition."""
+    """The outline of a definition from its row."""
     risk, steps, description = json.loads(row["outline"])
     return WorkflowOutline(
         scope=row["scope"],
@@ -41,5 +41,5 @@ def workflow_outline_of(row: Row) -> WorkflowOutline:
 
 
 def workflow_outline_text(risk: str, steps: int, description: str) -> str:
-    """What a list has of the body of a definition, as it is kept beside it."""
+    """The part of an outline that comes from the definition, as it is stored next to it."""
     return json.dumps([risk, steps, description[: TEXT_CHARS_MAX + 1]])

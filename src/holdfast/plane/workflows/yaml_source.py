@@ -1,8 +1,8 @@
-"""YAML with the place of everything in it. Needs PyYAML, and takes the part of YAML that is JSON in other clothes.
+"""A YAML reader that records the position of every value. Needs PyYAML, and accepts the part of YAML that equals JSON.
 
-Promises: one document, of tables, lists and scalars. Aliases, anchors, tags and merge keys are refused, so nothing
-grows when it is read and nothing is made but plain values; a key that stands twice is reported. Plain scalars are
-numbers, `true`, `false` and `null` as in JSON and YAML 1.2: `on`, `no`, `12:30` and `2024-01-01` are texts.
+Promises: one document of tables, lists and scalars. Aliases, anchors, tags and merge keys are refused, so the result
+cannot grow and contains only plain values. Duplicate keys are reported. Plain scalars are numbers, `true`, `false` and
+`null` as in JSON and YAML 1.2: `on`, `no`, `12:30` and `2024-01-01` are texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None, "~": None, "": None
 
 
 class _Composer(yaml.SafeLoader):
-    """Makes nodes of a text, and refuses what has no counterpart in JSON where it stands."""
+    """Composes nodes, and refuses those without a counterpart in JSON, with their position."""
 
     depth = 0
 
@@ -42,14 +42,14 @@ class _Composer(yaml.SafeLoader):
 
 
 class _Reading:
-    """Nodes become values, and their places are noted."""
+    """Converts nodes to values, and records their positions."""
 
     def __init__(self) -> None:
         self.spots: dict[Path, Spot] = {}
         self.repeated: list[tuple[Path, Place]] = []
 
     def value(self, node: yaml.Node, path: Path, key: Place | None = None) -> Any:
-        """What a node means."""
+        """The value of a node."""
         begin = _place(node.start_mark)
         self.spots[path] = Spot(key or begin, begin)
         if isinstance(node, yaml.MappingNode):
@@ -58,7 +58,7 @@ class _Reading:
             return [self.value(each, (*path, place)) for place, each in enumerate(node.value)]
         if not isinstance(node, yaml.ScalarNode):
             raise Unreadable("is no JSON value", "use tables, lists, texts and numbers", begin)
-        # A text whose characters stand there one by one can be pointed into; not one that is folded or escaped.
+        # Positions inside a text are exact only if it is written on one line without escapes.
         quote = 1 if node.style in {'"', "'"} else 0
         inline = node.end_mark.index - node.start_mark.index == len(node.value) + 2 * quote
         self.spots[path] = Spot(key or begin, (begin[0], begin[1] + quote), inline)
@@ -79,7 +79,7 @@ class _Reading:
 
 
 def read_yaml(text: str) -> Placed:
-    """The one document of a text, or `Unreadable`."""
+    """The document in a text, or `Unreadable`."""
     loader = None
     try:
         loader = _Composer(text)
@@ -90,7 +90,7 @@ def read_yaml(text: str) -> Placed:
         raise Unreadable(problem, "mend the YAML", None if mark is None else _place(mark)) from None
     except yaml.YAMLError as error:
         raise Unreadable(f"is no YAML: {str(error).splitlines()[0][:200]}", "use printable text") from None
-    except (ValueError, OverflowError):  # PyYAML makes characters and version numbers without a look at their size
+    except (ValueError, OverflowError):  # PyYAML does not check the size of escapes and version numbers
         place = None if loader is None else _place(loader.get_mark())
         raise Unreadable("has an escape that is no character, or a version that is none", "mend it", place) from None
     finally:

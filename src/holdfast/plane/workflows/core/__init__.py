@@ -1,1 +1,1 @@
-"""The decisions about runs and definitions. Pure."""
+"""Decisions about runs and definitions. Pure."""
