@@ -184,25 +184,28 @@ class AuditRecord:
 def duration_ns(field: str, value: Duration, *, low_ns: int = 0, high_ns: int = 366 * 86_400 * NS) -> int:
     """Seconds or `timedelta` to nanoseconds; refuses what cannot be a duration, naming the field."""
     if isinstance(value, timedelta):
-        seconds: float = value.total_seconds()
+        found = (value.days * 86_400 + value.seconds) * NS + value.microseconds * (MS // 1000)
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadInput(field, f"{type(value).__name__} is not a duration", "give seconds as a number, or a timedelta")
+    elif isinstance(value, int):
+        found = value * NS
+    elif not math.isfinite(value):
+        raise BadInput(field, f"{value} is not a length of time", "give a finite number of seconds")
     else:
-        try:
-            seconds = float(value)
-        except OverflowError:  # an int beyond any float: refused below, like any other that is out of range
-            seconds = 1e300 if value > 0 else -1e300
-    if math.isnan(seconds) or math.isinf(seconds):
-        raise BadInput(field, f"{seconds} is not a length of time", "give a finite number of seconds")
+        found = round(value * NS) if abs(value) < 1e200 else int(value) * NS
+    if low_ns <= found <= high_ns:
+        return found
+    raise out_of_range(field, found, low_ns, high_ns)
+
+
+def out_of_range(field: str, value_ns: int, low_ns: int, high_ns: int) -> BadInput:
+    """The error for a duration that is too short or too long."""
     try:
-        result = round(seconds * NS)
-    except OverflowError:
-        result = high_ns + 1
-    if result < low_ns or result > high_ns:
-        raise BadInput(
-            field, f"{seconds:g} s is out of range", f"give between {low_ns / NS:g} and {high_ns / NS:g} seconds"
-        )
-    return result
+        shown = value_ns / NS
+    except OverflowError:  # an int beyond any float
+        shown = 1e300 if value_ns > 0 else -1e300
+    fix = f"give between {low_ns / NS:.12g} and {high_ns / NS:.12g} seconds"
+    return BadInput(field, f"{shown:g} s is out of range", fix)
 
 
 def check_key(field: str, key: object) -> str:

@@ -13,7 +13,7 @@ from holdfast.core.lease.fencing import FENCE_MAX, parse_fence
 from holdfast.errors import BadInput
 from holdfast.guards.http.headers import decode_key, encode_key
 from holdfast.plane.model.paging import LATEST_NS
-from holdfast.plane.workflows.core.definition_codec import TIME_MAX_NS, duration, written_duration
+from holdfast.plane.workflows.core.definition_codec import duration, written_duration
 from holdfast.types import KEY_BYTES_MAX, LABEL_CHARS_MAX, NS, check_key, check_label
 from holdfast.web.cursors import cursor_of, place_in
 
@@ -58,7 +58,7 @@ def times(data: bytes) -> None:
     except BadInput as error:
         refused(error)
     else:
-        whole(found, 0, TIME_MAX_NS)
+        whole(found, 0, YEAR_NS)
         assert duration(written_duration(found), "timeout") == found
 
 

@@ -1,15 +1,16 @@
-"""Moments as people type them: `14:03`, `2026-03-01 14:03:05`, an ISO time with its zone, or `10m` for that long ago.
+"""Points in time and durations on the command line.
 
-A time without a date is the last one that has been: at 09:00, `14:03` is yesterday's. A time without a zone is local.
+A point in time is a duration ago (`15m`), an ISO 8601 time (`2026-03-01T14:03:05+01:00`), or a time of day (`14:03`,
+the last one that has passed). A time without a zone is local. A bare number is refused: it could be seconds or a date.
 
-The option type of every duration on the command line: `30`, `30s`, `500ms`, `5m`, `1h30m`.
+A duration is `30`, `30s`, `500ms`, `5m` or `1h30m`; a number without a unit is seconds.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -17,21 +18,35 @@ from holdfast.core.duration_text import parse_seconds
 from holdfast.errors import BadInput
 from holdfast.types import NS
 
-_AGO = re.compile(r"(.*\d\s*(?:ms|s|min|m|h|d))(?:\s+ago)?")
+WHEN: Final = "WHEN"
+"""The metavar of options that take a point in time."""
+
+_AGO = re.compile(r"(.*\d\s*(?:ms|s|min|m|h|d))(?:\s+ago)?", re.IGNORECASE)
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
+_BARE = re.compile(r"\d+(\.\d+)?")
+_FIX = "give 15m for 15 minutes ago, a time such as 14:03, or an ISO time such as 2026-03-01T14:03:05"
 
 
-def moment_ns(field: str, text: str, now: datetime | None = None) -> int:
-    """The moment on the wall clock, or `BadInput` that says what can be typed."""
+def moment_ns(option: str, text: str, now: datetime | None = None) -> int:
+    """The wall-clock time in nanoseconds, or `BadInput` that names the option."""
     here = datetime.now().astimezone() if now is None else now
+    typed = text.strip()
+    if _BARE.fullmatch(typed):
+        raise BadInput(option, f"{text!r} has no unit", f"write {typed}s for {typed} seconds ago, or {_FIX}")
     try:
-        return round(_moment(text.strip(), here).timestamp() * 1_000_000) * (NS // 1_000_000)
+        return _ns(_moment(typed, here))
     except (ValueError, OverflowError, OSError):
-        raise BadInput(
-            field,
-            f"{text!r} is not a time",
-            "give 14:03, '2026-03-01 14:03:05', an ISO time, or 10m for 10 minutes ago",
-        ) from None
+        raise BadInput(option, f"{text!r} is not a time", _FIX) from None
+
+
+def seconds_ago(option: str, text: str, now: datetime | None = None) -> float:
+    """The time since a moment that is given like that of `moment_ns`."""
+    here = datetime.now().astimezone() if now is None else now
+    return (_ns(here) - moment_ns(option, text, here)) / NS
+
+
+def _ns(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000) * (NS // 1_000_000)
 
 
 def _moment(text: str, now: datetime) -> datetime:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.parse_time import moment_ns
+from holdfast.cli.parse_time import moment_ns, seconds_ago
 from holdfast.core.history.events import EventKind, Record
 from holdfast.errors import BadInput
 from holdfast.observe.ledger.codec import Remark, line
@@ -229,10 +229,48 @@ def test_moments_are_read_as_people_mean_them(text: str, expected: datetime) -> 
     assert moment_ns("at", text, HERE) == round(expected.timestamp()) * NS
 
 
-@pytest.mark.parametrize("text", ["", "soon", "25:00", "2026-13-01", "9e999d"])
+@pytest.mark.parametrize("text", ["", "soon", "25:00", "2026-13-01", "9e999d", "-5"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="is not a time"):
-        moment_ns("at", text, HERE)
+    with pytest.raises(BadInput, match=r"--at: .* is not a time; give 15m for 15 minutes ago"):
+        moment_ns("--at", text, HERE)
+
+
+@pytest.mark.parametrize("text", ["900", "0.5", "20260301"])
+def test_a_bare_number_is_no_moment_because_it_could_be_seconds_or_a_date(text: str) -> None:
+    with pytest.raises(BadInput, match=f"--since: '{text}' has no unit; write {text}s for {text} seconds ago"):
+        moment_ns("--since", text, HERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900.0), ("09:15", 900.0), ("2026-03-01T09:29", 60.0), ("2h", 7200.0)]
+)
+def test_a_period_until_now_begins_at_a_moment(text: str, seconds: float) -> None:
+    assert seconds_ago("--since", text, HERE) == seconds
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("history", "invoice:42", "--since"),
+        ("history", "invoice:42", "--at"),
+        ("check", "--since"),
+        ("tune", "--since"),
+    ],
+)
+def test_every_command_refuses_a_bare_number_in_the_same_words(
+    shell: Shell, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    file = write(tmp_path / "story.jsonl", *STORY)
+    where = (
+        ("--history", str(file))
+        if words[0] == "tune"
+        else ("--ledger", str(file))
+        if words[0] == "history"
+        else (str(file),)
+    )
+    refused = shell.run(*words, "900", *where)
+    assert (refused.code, refused.out) == (64, "")
+    assert f"{words[-1]}: '900' has no unit; write 900s for 900 seconds ago" in refused.err
 
 
 def test_a_broken_lease_shows_who_did_it_why_and_whose_it_was(shell: Shell, tmp_path: Path) -> None:

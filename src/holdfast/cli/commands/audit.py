@@ -13,7 +13,7 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.options import Json
 from holdfast.cli.output.audit import as_dict, autopsy, ending, iso, loss_line, told, violation, when
 from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_table, say, seconds
-from holdfast.cli.parse_time import duration_option, moment_ns
+from holdfast.cli.parse_time import WHEN, duration_option, moment_ns
 from holdfast.cli.plane_options import Config, settings
 from holdfast.core.history.holds import HeldAt, HoldEnd, HoldInterval, held_at, holds
 from holdfast.core.history.invariants import Violation
@@ -48,9 +48,9 @@ def add_to(app: typer.Typer) -> None:
 def history(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The name of the lock.", show_default=False)],
     ledger: LedgerOption = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Only who held it then: 14:03, 10m, …")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only holds that were not over by then.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only holds that began before.")] = None,
+    at: Annotated[str | None, typer.Option(metavar=WHEN, help="Only the holder at this time: 14:03, 10m, …")] = None,
+    since: Annotated[str | None, typer.Option(metavar=WHEN, help="Only holds that ended after it: 15m, 14:03.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=WHEN, help="Only holds that began before it.")] = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
@@ -59,8 +59,8 @@ def history(
     With --at: who held it at that moment; exits 1 when nobody did.
     """
     at_ns, since_ns, until_ns = (
-        None if text is None else moment_ns(name, text)
-        for name, text in (("at", at), ("since", since), ("until", until))
+        None if text is None else moment_ns(option, text)
+        for option, text in (("--at", at), ("--since", since), ("--until", until))
     )
     findings = Findings()
     found = holds(read(ledger_path(ledger, config), Wanted(key=key), findings))
@@ -93,8 +93,8 @@ def check_ledger(
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this lock.")] = None,
     family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only locks of this family.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was recorded since.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was recorded before.")] = None,
+    since: Annotated[str | None, typer.Option(metavar=WHEN, help="Only records after it: 15m, 14:03.")] = None,
+    until: Annotated[str | None, typer.Option(metavar=WHEN, help="Only records before it.")] = None,
     skew: Annotated[float, duration_option(help="How far the clocks of the hosts may be apart.")] = 0.0,
     config: Config = None,
     json: Json = False,
@@ -107,8 +107,8 @@ def check_ledger(
     wanted = Wanted(
         key,
         family,
-        None if since is None else moment_ns("since", since),
-        None if until is None else moment_ns("until", until),
+        None if since is None else moment_ns("--since", since),
+        None if until is None else moment_ns("--until", until),
     )
     verdict = check_files(ledger_path(ledger, config), None if wanted == Wanted() else wanted, skew_ns)
     say_findings(verdict.findings)

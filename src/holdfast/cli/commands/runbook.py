@@ -15,11 +15,9 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.lease_stores import url_of
 from holdfast.cli.options import Json, Url
 from holdfast.cli.output.screen import cell, out, plain_table, printable, put_json, put_table, say
-from holdfast.cli.parse_time import duration_option
+from holdfast.cli.parse_time import WHEN, duration_option, seconds_ago
 from holdfast.cli.plane_options import Config, Database, settings
-from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput
-from holdfast.types import NS
 
 if TYPE_CHECKING:
     from holdfast.core.name_prefixes import NamePrefixes
@@ -80,7 +78,7 @@ def runbook(
         str | None,
         typer.Option("--ledger", metavar="DIR", envvar="HOLDFAST_LEDGER", help="The audit ledger.", show_default=False),
     ] = None,
-    since: Annotated[str, typer.Option("--since", metavar="TIME", help="How far back to look: 90s, 15m, 2h.")] = "15m",
+    since: Annotated[str, typer.Option("--since", metavar=WHEN, help="Evidence after it: 90s, 15m, 14:03.")] = "15m",
     interval: Annotated[float, duration_option("--interval", help="Between two looks at processes, for rates.")] = 3.0,
     timeout: Annotated[float, duration_option("--timeout", help="How long each step may take.")] = 5.0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a runbook writes.")] = False,
@@ -107,7 +105,7 @@ def runbook(
         database=database,
         spacing=interval,
         patience=timeout,
-        window=parse_duration_ns("--since", since) / NS,
+        window=seconds_ago("--since", since),
     ).check()
     where = _settings(config, database, given.url)
     if chosen.writes and not yes:

@@ -15,7 +15,7 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.options import Json
 from holdfast.cli.output import tuning
 from holdfast.cli.output.screen import put_json, say
-from holdfast.cli.parse_time import moment_ns
+from holdfast.cli.parse_time import WHEN, moment_ns
 from holdfast.cli.plane_options import Config, settings
 from holdfast.core.duration_text import parse_duration_ns
 from holdfast.core.tuning.percentiles import SourcedDuration
@@ -73,7 +73,7 @@ def tune(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="With --history: only what was recorded since.", rich_help_panel=_SOURCES),
+        typer.Option(metavar=WHEN, help="With --history: only records after it: 7d.", rich_help_panel=_SOURCES),
     ] = None,
     hold_p99: Annotated[str | None, _length("How long the work takes: p99 of the hold.")] = None,
     jitter: Annotated[str | None, _length("What network, store and pauses may add.")] = None,
@@ -211,7 +211,7 @@ def _gathered(
     path = history or _own_ledger(chosen)
     from holdfast.ops.tuning.history import read_history
 
-    found, findings = read_history(path, since_ns=None if since is None else moment_ns("since", since))
+    found, findings = read_history(path, since_ns=None if since is None else moment_ns("--since", since))
     say_findings(findings)
     return found
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from holdfast.core.duration_text import EXAMPLES, parse_seconds
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.core.lease.error_policy import OnError, parse_policy
 from holdfast.errors import BadInput
 from holdfast.plane.approvals.rules import ApprovalRules, parse_rules
 from holdfast.plane.model.records import check_name, check_text, check_whole
 from holdfast.runtime.strict_json import NotJson, json_of
 from holdfast.stores.registry import redacted
-from holdfast.types import NS, duration_ns
+from holdfast.types import NS
 
 TEXT_MAX: Final = 2000
 YEAR_S: Final = 366 * 86_400.0
@@ -61,11 +61,7 @@ class Seconds:
 
     def check(self, name: str, value: object) -> float:
         """See `SettingKind`."""
-        if isinstance(value, str):
-            value = parse_seconds(name, value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadInput(name, f"{_shown(value)} is not a length of time", EXAMPLES)
-        return duration_ns(name, value, low_ns=round(self.low * NS), high_ns=round(self.high * NS)) / NS
+        return parse_duration_ns(name, value, low_ns=round(self.low * NS), high_ns=round(self.high * NS)) / NS
 
     def parse(self, name: str, text: str) -> float:
         """See `SettingKind`."""

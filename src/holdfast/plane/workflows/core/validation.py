@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from holdfast.core.duration_text import YEAR_NS
 from holdfast.errors import BadExpression, BadInput
 from holdfast.plane.workflows.core.definition import (
     FAN_OUT_MAX,
@@ -41,7 +42,7 @@ from holdfast.plane.workflows.core.definition import (
     StepRetry,
     Workflow,
 )
-from holdfast.plane.workflows.core.definition_codec import TIME_MAX_NS, as_document, read_document
+from holdfast.plane.workflows.core.definition_codec import as_document, read_document
 from holdfast.plane.workflows.core.graph import certain, handling_circles, waiting_circles
 from holdfast.plane.workflows.core.problems import PROBLEMS_MAX, BadWorkflow, Path, Problem
 from holdfast.plane.workflows.expressions import (
@@ -437,7 +438,7 @@ def _retry(path: Path, retry: StepRetry) -> Iterator[Problem]:
 
 
 def _time(path: Path, value_ns: int | None) -> Iterator[Problem]:
-    if value_ns is not None and not 0 < value_ns <= TIME_MAX_NS:
+    if value_ns is not None and not 0 < value_ns <= YEAR_NS:
         yield Problem(path, "is out of range", "give more than 0 seconds, and at most 366 days")
 
 
