@@ -81,7 +81,7 @@ steps:
         "w.yaml:8:20: step 'pay': after[1]: there is no step 'agreed'",
         "w.yaml:9:5: step 'pay': timeout: '5 parsecs' is not a length of time",
         "w.yaml:10:5: step 'pay': when: there is no item here",
-        "w.yaml:10:5: step 'pay': when: reads step 'later', which may not be over by then",
+        "w.yaml:10:5: step 'pay': when: reads step 'later', which may not have finished by then",
         "w.yaml:11:5: step 'pay': timeout: stands there twice",
     ]
 

@@ -41,8 +41,8 @@ def test_a_run_gets_what_it_was_given_and_the_defaults(given: Any, taken: Any) -
     [
         (None, "input.id: is missing"),
         ({"id": 5}, "input.id: is a number, and not text"),
-        ({"id": "x", "amuont": 5}, "input.amuont: is not wanted"),
-        ({"id": "x", "zzz": 5}, "input.zzz: is not wanted"),
+        ({"id": "x", "amuont": 5}, "input.amuont: is not an input"),
+        ({"id": "x", "zzz": 5}, "input.zzz: is not an input"),
         ({"id": "x", "amount": True}, "input.amount: is a flag, and not number"),
         ({"id": "x", "count": 1.5}, "input.count: is a number, and not whole"),
         ([], "input: a list stands where a table belongs"),

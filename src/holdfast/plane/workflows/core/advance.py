@@ -1,32 +1,35 @@
-"""How a run goes on: a run and an event give the run that comes of it, and what is to be done. Pure.
+"""Advances a run: a run and an event give the next state of the run, and the effects to apply. Pure.
 
-Promises: every attempt is made once and ends once; a step that is over stays so, and so does a run; nothing is made for
-a step that is over; a look at a run on which everything is as it should be changes nothing and asks for nothing. Every
-run ends, if its jobs, gates and runs do: no step is left pending for ever. An expression that gives no value fails its
-step, never the engine. An event that cannot be worked in (`Heard`) leaves the run as it is, value for value.
+Promises:
 
-A step's turn comes when enough of what it waits for has gone well (`run_status`), whatever the steps of other branches
-do meanwhile: a step that waits for a person holds up nobody but those who wait for it. A handler's turn comes when,
-besides, a step that names it has failed for good; a handler runs once, for whoever comes first, and counts for all.
+- Every attempt starts once and ends once. A finished step never changes, nor does a finished run, and nothing is
+  started for a finished step.
+- A check of a run on which everything is up to date changes nothing and has no effects.
+- Every run ends, if its jobs, gates and child runs do: no step stays pending forever.
+- An expression without a value fails its step, never the engine. An event that cannot be applied (`Heard`) leaves the
+  run unchanged.
 
-*When a failure is beyond repair*, the run cannot succeed any more. Then and only then everything that is not over is
-stopped, but for handlers that run or are due: they are there to clean up, and run to their end. The run ends with the
-last of them. *A deadline, a cancellation, and a run that is given up* stop everything, handlers too, and end the run
-at once.
+A step starts when enough of the steps in its `after` went well (`run_outcome`), independent of other branches: a step
+that waits for approval delays only its dependents. A handler starts when, in addition, a step that names it has failed
+permanently. A handler runs once, for the first such step, and counts for all.
 
-A stopped job is not waited for. What it says later is `OUTDATED`, or `OVER` if the run has ended. A result that came
-is worth more than a limit that has passed unnoticed: the event is heard first, then time. Times are the wall clock's.
+*When a failure is beyond repair*, the run cannot succeed any more. Then every unfinished step is stopped, except
+handlers that are running or due: they clean up, and run to their end. The run ends with the last of them. *A deadline,
+a cancellation, and a run that is given up* stop everything, handlers too, and end the run immediately.
 
-A new run of the same workflow with the same input: from the beginning, or with the results of finished steps. Pure.
+The engine does not wait for stopped jobs. Their later results are `OUTDATED`, or `OVER` if the run has ended. A result
+takes precedence over a deadline that has passed unnoticed: the event is applied first, then time. Times are the wall
+clock's.
 
-Kept are steps that succeeded, steps that their own condition skipped, and failures that a handler recovered, together
-with the handler. All other steps start again. Only a finished run can be run again.
+A re-run is a new run of the same workflow with the same input: from the beginning, or with the results of finished
+steps. Steps that succeeded, steps that their own condition skipped, and failures that a handler recovered, together
+with the handler, are kept. All other steps start again. Only a finished run can be run again.
 
-Promises: **an approval is never kept.** A re-run asks for every approval that a run from the beginning asks for: all
-approval steps, and all steps in `held`, start again. The result of a step behind such a step counts only once that
-step has succeeded again (`StepState.kept`), so no step that comes after an approval starts before the new decision.
-Jobs and sub-workflows behind an approval keep their results this way and are not executed twice. Other steps behind an
-approval start again: they cost nothing, and they may read the decision.
+Promises: **an approval is never kept.** A re-run requires every approval that a run from the beginning requires: all
+approval steps, and all steps in `held`, start again. The result of a step behind such a step counts only after that
+step has succeeded again (`StepState.kept`), so no step after an approval starts before the new decision. Jobs and child
+runs behind an approval keep their results in this way and are not executed twice. Other steps behind an approval start
+again: they cost nothing, and they may read the decision.
 """
 
 from __future__ import annotations
@@ -75,13 +78,13 @@ from holdfast.plane.workflows.core.step_attempts import Outcome, earliest, outco
 from holdfast.plane.workflows.expressions import render, truth
 from holdfast.plane.workflows.expressions.builtins import Budget
 
-End: TypeAlias = tuple[RunStatus, str | None]  # a run's last status, and why
+End: TypeAlias = tuple[RunStatus, str | None]  # the last status of a run, and the reason
 
 _ENDED_BY: Final = {StepKind.JOB: JobEnded, StepKind.APPROVAL: JobEnded, StepKind.WORKFLOW: ChildEnded}
 
 
 def always(risk: str) -> bool:  # noqa: ARG001 - the answer of a full lease, whatever the class
-    """Whether steps of a class may start, under a full lease."""
+    """Whether steps of a class may start: always, under a full lease."""
     return True
 
 
@@ -96,7 +99,7 @@ def begin(
     depth: int = 0,
     deadline_ns: int | None = None,
 ) -> Run:
-    """A new run, with every step to come. Its deadline is the given one or the workflow's, whichever is earlier."""
+    """A new run with all steps pending. Its deadline is the given one or the workflow's, whichever is earlier."""
     own_ns = None if workflow.timeout_ns is None else now_ns + workflow.timeout_ns
     return Run(
         id,
@@ -120,12 +123,12 @@ def advance(
     may_start: Callable[[str], bool] = always,
     budget: Budget | None = None,
 ) -> Advance:
-    """Work an event into a run.
+    """Apply an event to a run.
 
-    `draw(n)` is a uniform whole number below n, for the spread of retries. `may_start` says of a risk class whether its
-    steps may start under the lease that is held; ready steps that may not stay pending and are named in `held_back`.
-    So do steps that are ready when the expressions of this advance have cost enough (`ADVANCE_COST_MAX`). `budget`
-    counts that cost; `OverBudget` if it has a limit and that is not enough.
+    `draw(n)` is a uniform integer below n, for the jitter of retries. `may_start` returns whether steps of a risk class
+    may start under the current lease. Ready steps that may not start stay pending and are named in `held_back`. So do
+    steps that are ready when the expressions of this advance have cost enough (`ADVANCE_COST_MAX`). `budget` counts
+    that cost; `OverBudget` if its limit is exceeded.
     """
     heard, slot, ended = _hear(run, event)
     if heard is not Heard.APPLIED:
@@ -150,7 +153,7 @@ def advance(
     return _concluded(draft, event, end)
 
 
-# What an event means.
+# Events.
 
 
 def _hear(run: Run, event: Event) -> tuple[Heard, Slot | None, Outcome | None]:
@@ -168,7 +171,7 @@ def _hear(run: Run, event: Event) -> tuple[Heard, Slot | None, Outcome | None]:
     if attempt < state.attempt:
         return Heard.OUTDATED, None, None
     if state.status not in ACTIVE:
-        # An attempt that the run itself has stopped has no job any more, so this is late and not a repetition.
+        # An attempt that the run itself has stopped has no job any more, so this is late and not a duplicate.
         return (Heard.OUTDATED if state.job is None else Heard.REPEATED), None, None
     ended = outcome(event)
     return (Heard.NOTHING if ended is None else Heard.APPLIED), slot, ended
@@ -183,11 +186,11 @@ def _found(run: Run, slot: Slot) -> StepState | None:
     return state.children[slot.child] if slot.child < len(state.children) else None
 
 
-# What follows.
+# Consequences.
 
 
 def _settle(draft: Draft, *, starting: bool) -> None:
-    """Let everything follow that follows by itself. First what will never run, so that nothing begins in vain."""
+    """Apply everything that follows. First skip steps that will never run, so that nothing starts in vain."""
     draft.look_at(_not_over(draft))
     _turns(draft)
     if starting:
@@ -251,19 +254,19 @@ def _turn_comes(draft: Draft, name: str) -> None:
 
 
 def _cancel_rest(draft: Draft, name: str) -> None:
-    """Stop what a step that has begun did not need of its `after`, and what led only to that."""
+    """Stop the steps in `after` that a started step did not need, and the steps that led only to them."""
     pending = [name]
     while pending:
         for each in draft.plan.after[pending.pop()]:
             wanted = (other for other in draft.plan.dependents[each] if other != name)
             needed = any(not draft.states[other].status.terminal for other in wanted)
             if not draft.states[each].status.terminal and not needed and each not in draft.plan.guarded:
-                _stop(draft, f"{name} has begun without it", [each])
+                _stop(draft, f"{name} has started without it", [each])
                 pending.append(each)
 
 
 def _stop_in_vain(draft: Draft) -> bool:
-    """Stop what goes on for nothing, if a failure is beyond repair; whether there was anything."""
+    """Stop steps that run in vain after a failure beyond repair. Returns whether there were any."""
     failures = draft.standings.beyond_repair()
     if not failures:
         return False
@@ -273,7 +276,7 @@ def _stop_in_vain(draft: Draft) -> bool:
 
 
 def _skip_circle(draft: Draft) -> bool:
-    """Skip steps that wait for each other. No definition that was checked has any; nothing hangs if one has."""
+    """Skip steps that wait for each other. A checked definition has none; with one, the run still ends."""
     left = _not_over(draft)
     idle = draft.starting and not draft.held and all(not draft.states[name].attempt for name in left)
     if not left or not idle:
@@ -289,7 +292,7 @@ def _stop(draft: Draft, why: str, names: list[str]) -> None:
         draft.stop(name, why)
 
 
-# What has become of it.
+# The result.
 
 
 def _not_over(draft: Draft) -> list[str]:
@@ -300,7 +303,7 @@ def _concluded(draft: Draft, event: Event, end: End | None) -> Advance:
     draft.freeze()
     run, output, notes = draft.run, None, draft.notes
     started_ns = run.started_ns
-    if started_ns is None and end is None:  # a run that is stopped before anything began has not begun
+    if started_ns is None and end is None:  # a run that is stopped before any step started has not started
         started_ns = draft.now_ns
     if end is None and not _not_over(draft):
         end, output = _verdict(draft)
@@ -328,7 +331,7 @@ def _concluded(draft: Draft, event: Event, end: End | None) -> Advance:
 
 
 def _verdict(draft: Draft) -> tuple[End, Any]:
-    """What a run is whose steps are all over, and its output."""
+    """The status and output of a run whose steps have all finished."""
     found = worst(draft.states, draft.standings.beyond_repair())
     if found is not None:
         status, name = found
@@ -345,7 +348,7 @@ def _verdict(draft: Draft) -> tuple[End, Any]:
 
 
 def _wake_ns(run: Run, states: Iterable[StepState], after_ns: int) -> int | None:
-    """The first time after this one at which something happens by itself."""
+    """The earliest time after this one at which something is due."""
     if run.status.terminal:
         return None
     first = run.deadline_ns
@@ -354,7 +357,7 @@ def _wake_ns(run: Run, states: Iterable[StepState], after_ns: int) -> int | None
             continue
         for each in (state, *state.children):
             if each.due_ns is None and each.limit_ns is None:
-                continue  # so most of the children of a fan-out
+                continue  # most children of a fan-out
             for time_ns in (each.due_ns, each.limit_ns):
                 if time_ns is not None and time_ns > after_ns and (first is None or time_ns < first):
                     first = time_ns
@@ -372,16 +375,16 @@ def again(
 ) -> Run:
     """A new run of the same workflow with the same input. `keep`: with the results of finished steps.
 
-    `held`: steps that a person has to approve although they are no approval steps. `requesters`: who asked for the
-    run and for those that it repeats.
+    `held`: steps that need approval although they are no approval steps. `requesters`: of the run and of those that it
+    repeats.
     """
-    anew = replace(begin(identity, run.tenant, run.workflow, run.input, now_ns=now_ns), requesters=requesters)
+    fresh = replace(begin(identity, run.tenant, run.workflow, run.input, now_ns=now_ns), requesters=requesters)
     if not keep:
-        return anew
+        return fresh
     gates = held | {name for name, step in run.workflow.steps.items() if step.kind is StepKind.APPROVAL}
     behind = _behind(run, gates)
     steps = {name: _deferred(run, name) if name in behind else _kept(run, name) for name in run.steps}
-    return replace(anew, steps=MappingProxyType({**steps, **dict.fromkeys(gates, StepState())}))
+    return replace(fresh, steps=MappingProxyType({**steps, **dict.fromkeys(gates, StepState())}))
 
 
 def _kept(run: Run, name: str) -> StepState:
@@ -393,7 +396,7 @@ def _kept(run: Run, name: str) -> StepState:
 
 
 def _deferred(run: Run, name: str) -> StepState:
-    """The result of a step that depends on an approval: it counts when the turn of the step comes."""
+    """The result of a step that depends on an approval: it counts when the step would start."""
     state, kind = run.steps[name], run.workflow.steps[name].kind
     repeatable = kind in (StepKind.JOB, StepKind.WORKFLOW) and name not in run.workflow.handlers
     if state.status is not StepStatus.SUCCEEDED or not repeatable:

@@ -1,11 +1,11 @@
-"""The one written form of a definition, which the API, YAML files and storage share: JSON, with times in seconds. Pure.
+"""The document of a definition, which the API, YAML files and storage share: JSON, with durations in seconds. Pure.
 
-Promises: `from_document` undoes `as_document` exactly. A field that is not known, or cannot be what it is, is a problem
-and never ignored; all of them are found at once. Whether a definition that can be read makes sense is for
-`workflow_rules` to say.
+Promises: `from_document` reverses `as_document` exactly. An unknown field or an invalid value is a problem and never
+ignored; all problems are found together. `validation` checks whether the definition makes sense.
 
-Reading is kinder than writing. A time is a number of seconds or a text such as "90s", "1h30m" or "250ms"; `after` may
-be one name, `retry` a number of retries, an input its type; and `kind` may be left out where another field gives it.
+Reading accepts more than writing produces. A duration is a number of seconds or a text such as "90s", "1h30m" or
+"250ms". `after` may be one name, `retry` a number of retries, an input its type; and `kind` may be omitted where
+another field implies it.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ def written_duration(value_ns: int) -> int | float | str:
     return value_ns / NS if round(value_ns / NS * NS) == value_ns else f"{value_ns}ns"
 
 
-_HERE: Final = ""  # whoever reads a field knows where it stands
+_HERE: Final = ""  # the caller knows the position of the field
 
 
 class _Reading:
-    """What is wrong so far."""
+    """The problems found so far."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def add(self, path: Path, problem: str, fix: str) -> None:
-        """Note a problem, unless there are enough."""
+        """Record a problem, unless there are enough."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(path, problem, fix))
 
     def table(self, path: Path, value: object, known: Mapping[str, _Field]) -> dict[str, Any]:
-        """The values of a table by the names of the attributes; what cannot be used is left out, and a problem."""
+        """The valid values of a table, by attribute. Invalid values are omitted and recorded as problems."""
         if not isinstance(value, Mapping):
             self.add(path, f"{kind(value)} stands where a table belongs", f"write {', '.join(list(known)[:3])}, …")
             return {}
@@ -73,7 +73,7 @@ class _Reading:
 
 
 class _Field:
-    """One field: the attribute that has it, and how it is read and written."""
+    """One field: its attribute, and how it is read and written."""
 
     __slots__ = ("attribute", "nested", "read", "write")
 
@@ -83,7 +83,7 @@ class _Field:
         read: Callable[..., Any],
         write: Callable[[Any], Any] = lambda value: value,
         *,
-        nested: bool = False,  # it has fields of its own, and is told where it stands
+        nested: bool = False,  # it has fields of its own, and gets its path
     ) -> None:
         self.attribute, self.read, self.write, self.nested = attribute, read, write, nested
 
@@ -105,7 +105,7 @@ def _text(value: Any) -> str:
 
 
 def _condition(value: Any) -> str:
-    """A condition, which a file may give as a plain flag."""
+    """A condition, which a file may give as a flag."""
     return ("true" if value else "false") if isinstance(value, bool) else _text(value)
 
 
@@ -190,7 +190,7 @@ def _shown(value: object) -> str:
 
 
 def _lists(value: Any) -> Any:
-    """A template as it is written: tuples and frozen tables become lists and tables."""
+    """A template as JSON: tuples and frozen tables become lists and tables."""
     if isinstance(value, Mapping):
         return {key: _lists(each) for key, each in value.items()}
     return [_lists(each) for each in value] if isinstance(value, list | tuple) else value
@@ -259,12 +259,12 @@ _WORKFLOW: Final = {
 
 
 def as_document(workflow: Workflow) -> dict[str, Any]:
-    """A definition in its written form: JSON."""
+    """The document of a definition: JSON."""
     return _written(workflow, _WORKFLOW)
 
 
 def from_document(document: object, source: str = "workflow") -> Workflow:
-    """The definition that a document is, or `BadWorkflow` with all that cannot be read. It is not judged."""
+    """The definition from a document, or `BadWorkflow` with all invalid fields. It is not validated."""
     workflow, problems = read_document(document)
     if problems:
         raise BadWorkflow(source, problems)
@@ -272,7 +272,7 @@ def from_document(document: object, source: str = "workflow") -> Workflow:
 
 
 def read_document(document: object) -> tuple[Workflow, tuple[Problem, ...]]:
-    """What can be read of a document, and all that cannot, which is left at its defaults."""
+    """The definition from a document, with defaults for invalid fields, and the problems."""
     reading = _Reading()
     found = reading.table((), document, _WORKFLOW)
     if isinstance(document, Mapping):
@@ -287,7 +287,7 @@ def _input_written(value: Input) -> dict[str, Any]:
 
 
 def _written(value: Any, known: Mapping[str, _Field]) -> dict[str, Any]:
-    """What is not as it would be anyway."""
+    """The values that differ from the defaults."""
     defaults = {
         each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in fields(value)
     }

@@ -1,9 +1,9 @@
-"""Several events of one run, worked in one after the other as one change. Pure.
+"""Applies several events to one run as one change. Pure.
 
 Promises: the run is the one that `advance` gives when it is called for each event in turn, at the same time and under
-the same lease. Effects and notes keep that order. Each event has its own `Heard`; an event that cannot be worked in
-changes nothing for the others. Once the expressions of these events cost as much as an advance may, the remaining
-events are left for another change: results of a fan-out whose outputs are costly are not one long computation.
+the same lease. Effects and notes keep that order. Each event has its own `Heard`; an event that cannot be applied does
+not affect the others. Once the expressions of these events cost as much as an advance may, the remaining events are
+left for another change, so that fan-out results with costly outputs are not one long computation.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def advance_all(
     may_start: Callable[[str], bool] = always,
     budget: Budget | None = None,
 ) -> tuple[Advance, list[Heard]]:
-    """Work at least one event into a run. Also returns the `Heard` of each event that was worked in.
+    """Apply at least one event to a run. Also returns the `Heard` of each applied event.
 
-    All of them share the budget; the list is shorter than `events` if it was spent before the last one. The change as a
-    whole is `APPLIED` if one of the events was; otherwise it is like the last one's.
+    All of them share the budget; the list is shorter than `events` if it was spent before the last one. The whole
+    change is `APPLIED` if one of the events was; otherwise it is like the last one's.
     """
     shared = Budget() if budget is None else budget
     effects: list[Effect] = []

@@ -1,8 +1,10 @@
-"""What the texts of a run can read: `input`, `run`, `steps`, and by place `item`, `index`, `result` and `error`. Pure.
+"""The names that expressions of a run can read. Pure.
 
-`steps.fetch` has `status`, `output`, `error` and `code`; a step that is not over has no output yet, and one that a
-handler recovered has the output of the handler. `error`, in a
-handler, is the failure that it stands in for: `step`, `status`, `code`, `message`, `attempt`.
+These are `input`, `run` and `steps`, and in some places `item`, `index`, `result` and `error`.
+
+`steps.fetch` has `status`, `output`, `error` and `code`. An unfinished step has no output, and a step that a handler
+recovered has the output of the handler. In a handler, `error` is the failure that it handles: `step`, `status`, `code`,
+`message`, `attempt`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from holdfast.types import NS
 
 
 class _Steps(Mapping[str, Any]):
-    """The steps as expressions see them, made when they are read: few of them ever are."""
+    """The steps as expressions see them, created when they are read: few of them ever are."""
 
     __slots__ = ("_states", "_workflow")
 
@@ -31,7 +33,7 @@ class _Steps(Mapping[str, Any]):
         return {"status": state.status.value, "output": output, "error": state.error, "code": state.code}
 
     def _recovered(self, name: str) -> StepState:
-        """The step that gives the output: the step itself, or the handler that recovered it."""
+        """The step with the output: the step itself, or the handler that recovered it."""
         last, met = name, {name}
         while self._states[last].status in HANDLED:
             step = self._workflow.steps[last]
@@ -49,7 +51,7 @@ class _Steps(Mapping[str, Any]):
 
 
 def run_names(run: Run, states: Mapping[str, StepState]) -> dict[str, Any]:
-    """What every text of a run can read. `states` may change afterwards: what is read is what is there then."""
+    """The names that every text of a run can read. `states` may change afterwards: expressions read the latest."""
     about = {
         "id": run.id,
         "tenant": run.tenant,
@@ -61,7 +63,7 @@ def run_names(run: Run, states: Mapping[str, StepState]) -> dict[str, Any]:
 
 
 def error_name(step: str, state: StepState) -> dict[str, Any]:
-    """What a handler can read about the failure that it stands in for."""
+    """The failure as a handler can read it."""
     return {
         "step": step,
         "status": state.status.value,

@@ -1,9 +1,9 @@
-"""A step for each item of a list: one child for each, so many at once, and one list in the end. Pure.
+"""Fan-out: one child of a step for each item of a list, with limited concurrency and one list as the output. Pure.
 
-The items are read once, when the step's turn comes, and kept. Children begin in their order, as long as fewer than
-`max_parallel` of them run or wait; a child between two attempts takes no place. The output is the list of the
-children's outputs in the order of the items. The first child that fails for good fails the step in the same way, and
-the others are stopped (`Draft`): retries and time limits are each child's own.
+The items are evaluated once, when the step starts, and kept. Children start in order, as long as fewer than
+`max_parallel` of them run or wait; a child between two attempts takes no slot. The output is the list of the children's
+outputs in the order of the items. The first child that fails permanently fails the step in the same way, and the others
+are stopped (`Draft`). Retries and timeouts apply to each child.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.plane.workflows.expressions import evaluate, render
 
 
 def open_fan_out(draft: Draft, name: str) -> None:
-    """Read the items of a step whose turn has come, and make its children."""
+    """Evaluate the items of a step that is due, and create its children."""
     slot = Slot(name)
     try:
         items = _items(draft, slot)
@@ -51,7 +51,7 @@ def _items(draft: Draft, slot: Slot) -> list[Any]:
 
 
 def go_on(draft: Draft, name: str) -> None:
-    """Begin the children whose turn it is; end the step when all of them have succeeded."""
+    """Start the children that are due; end the step when all of them have succeeded."""
     slot = Slot(name)
     children = draft.children(name)
     if draft.starting:

@@ -1,11 +1,11 @@
-"""What the steps of a definition wait for: circles, and which steps are certain to be over when another begins. Pure.
+"""The dependency graph of a definition: cycles, and steps that are certain to precede others. Pure.
 
-A step waits for the steps in its `after`, and for each of them until it is *decided*: over, and if it failed, until its
-handler is decided too. A handler waits for a step that it handles. A circle in this can never begin, whatever happens.
+A step waits for each step in its `after` until that is *decided*: finished, and if it failed, until its handler is
+decided too. A handler waits for a step that it handles. A cycle in this graph can never start.
 
-A step is certain to be over when another begins if every way in which that one can begin has it: with a `join` of k
-out of n, if it is over before more than n - k of the n. A handler knows that the step it handles is over, if it handles
-only one; whoever waits for a step knows the same of a handler which that step has for itself.
+A step is certain to be finished when another starts if every way in which that one can start includes it: with a `join`
+of k out of n, if it is finished before more than n - k of the n. A handler knows that the step that it handles has
+finished, if it handles only one. A step that waits for another knows the same of that step's own handler.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TypeAlias, TypeVar
 from holdfast.plane.workflows.core.definition import Workflow
 
 T = TypeVar("T")
-_Node: TypeAlias = tuple[str, bool]  # a step, and whether it is meant until it is decided
+_Node: TypeAlias = tuple[str, bool]  # a step; True: until it is decided
 
 
 def handled_by(workflow: Workflow) -> Mapping[str, list[str]]:
-    """By handler, the steps that it handles; only those that exist."""
+    """The existing steps that each handler handles."""
     found: dict[str, list[str]] = {}
     for name, step in workflow.steps.items():
         if step.on_error in workflow.steps:
@@ -29,13 +29,13 @@ def handled_by(workflow: Workflow) -> Mapping[str, list[str]]:
 
 
 def waiting_circles(workflow: Workflow) -> list[list[str]]:
-    """Steps that wait for themselves by `after` alone, one circle for each knot."""
+    """Steps that wait for themselves through `after` alone, one cycle for each component."""
     edges = {name: [each for each in step.after if each in workflow.steps] for name, step in workflow.steps.items()}
     return _circles(edges)
 
 
 def handling_circles(workflow: Workflow) -> list[list[str]]:
-    """Steps that wait for themselves because of a handler."""
+    """Steps that wait for themselves through a handler."""
     found = []
     for circle in _circles(_waits(workflow)):
         names = [name for place, (name, _) in enumerate(circle) if not place or circle[place - 1][0] != name]
@@ -44,7 +44,7 @@ def handling_circles(workflow: Workflow) -> list[list[str]]:
 
 
 def certain(workflow: Workflow) -> Mapping[str, frozenset[str]]:
-    """By step, the steps that are certain to be over when it begins; steps in or behind a circle are left out."""
+    """For each step, the steps that are certain to be finished when it starts. Omits steps in or behind a cycle."""
     names = list(workflow.steps)
     bit = {name: 1 << place for place, name in enumerate(names)}
     handled = handled_by(workflow)
@@ -73,7 +73,7 @@ def _own_handlers(workflow: Workflow, handled: Mapping[str, list[str]], bit: Map
 
 
 def _in_at_least(need: int, masks: Iterable[int]) -> int:
-    """The bits that are set in at least `need` of the masks, counted for all bits at once."""
+    """The bits that are set in at least `need` of the masks, counted for all bits at the same time."""
     planes: list[int] = []  # the binary digits of the counts, the lowest first
     everything = 0
     for mask in masks:
@@ -107,14 +107,14 @@ def _waits(workflow: Workflow) -> dict[_Node, list[_Node]]:
 
 
 def _order(edges: Mapping[T, Sequence[T]]) -> tuple[list[T], dict[T, list[T]]]:
-    """The nodes so that each comes after all that it waits for; and what is left, which is in or behind a circle."""
+    """A topological order of the nodes, and the remaining nodes, which are in or behind a cycle."""
     left = {node: len(set(waits)) for node, waits in edges.items()}
     waited: dict[T, list[T]] = {node: [] for node in edges}
     for node, waits in edges.items():
         for each in dict.fromkeys(waits):
             waited[each].append(node)
     order = [node for node, count in left.items() if not count]
-    for node in order:  # grows while it is read
+    for node in order:  # grows during the iteration
         for each in waited[node]:
             left[each] -= 1
             if not left[each]:
@@ -124,7 +124,7 @@ def _order(edges: Mapping[T, Sequence[T]]) -> tuple[list[T], dict[T, list[T]]]:
 
 
 def _circles(edges: Mapping[T, Sequence[T]]) -> list[list[T]]:
-    """Circles, until there is none left that has no node with one of them in common."""
+    """Disjoint cycles, until every remaining cycle shares a node with one of them."""
     found = []
     _, left = _order(edges)
     while left:

@@ -1,4 +1,4 @@
-"""What is wrong with a definition: all of it, each with where it is and what to do about it. Values only."""
+"""Problems of a definition, each with its position and a fix. Values only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from holdfast.errors import BadInput
 
-PROBLEMS_MAX: Final = 100  # nobody reads more at once, and each costs the search for what was meant
+PROBLEMS_MAX: Final = 100  # more are not useful, and each costs a search for suggestions
 
 Path: TypeAlias = tuple[str | int, ...]
 Place: TypeAlias = tuple[int, int]  # line and column, both from 1
@@ -16,16 +16,16 @@ Place: TypeAlias = tuple[int, int]  # line and column, both from 1
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a definition."""
+    """One problem of a definition."""
 
     path: Path  # ("steps", "pay", "after", 0)
     problem: str
     fix: str
-    position: int | None = None  # the character of the text there, from 0, if it is about one
+    position: int | None = None  # the character in the text, from 0, if it is about one
 
     @property
     def step(self) -> str | None:
-        """The step it is about; None: the workflow."""
+        """The step that it is about; None: the workflow."""
         return str(self.path[1]) if len(self.path) > 1 and self.path[0] == "steps" else None
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Problem:
 
 
 class BadWorkflow(BadInput):
-    """A definition cannot be used. `problems` are all that is wrong with it; the text has one on each line."""
+    """An unusable definition. `problems` has all its problems; the text has one on each line."""
 
     def __init__(self, source: str, problems: Sequence[Problem], places: Sequence[Place | None] = ()) -> None:
         first = problems[0]
@@ -56,7 +56,7 @@ class BadWorkflow(BadInput):
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it: `steps.pay.after[0]`."""
+    """A path as text: `steps.pay.after[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

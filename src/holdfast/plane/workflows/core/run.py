@@ -1,13 +1,13 @@
-"""A run of a workflow as it is stored: one value that holds all its steps. Values only; `advancing` moves it.
+"""A stored run: one value with all its steps, its events and effects, and the ids of attempts. Values only.
 
-A run is written under its lock with a fence and a version, and never in part. Times are the wall clock's, in
-nanoseconds; they decide when a delay is over and a limit has passed, and order nothing else.
+A run is written under its lock with a fence and a version, always as a whole. Times are the wall clock's, in
+nanoseconds; they decide when a delay or deadline has passed, and order nothing else.
 
-Where in a run an attempt belongs, and the id that says so: `run:step@attempt`, of a child `run:step[3]@attempt`.
+The id of an attempt names its position in the run: `run:step@attempt`, of a child `run:step[3]@attempt`.
 
-Promises: an id is read back to the place it was made for and to no other; a text that no run of this id can have made
-is None. Ids of nested runs (`run:step@1:inner@2`) belong to the inner run alone. The form is reserved: callers cannot
-submit jobs, nor start runs, under an id that an attempt may have (`is_attempt_id`).
+Promises: an id is parsed to exactly the position that it was made for; a text that no run with this id can have made is
+None. Ids of nested runs (`run:step@1:inner@2`) belong to the inner run alone. The form is reserved: callers cannot
+submit jobs, nor start runs, with the id of an attempt (`is_attempt_id`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.plane.workflows.core.definition import Workflow
 
 @dataclass(frozen=True, slots=True)
 class RunWanted:
-    """What is known of a run besides what it follows and is given."""
+    """The properties of a start request besides workflow and input."""
 
     idempotency_key: str | None = None  # the same key of the same tenant is the same run
     submitted_by: str = ""
@@ -35,11 +35,11 @@ class RunWanted:
 
 
 class RunStatus(StrEnum):
-    """How a run is."""
+    """The status of a run."""
 
     PENDING = "pending"
     RUNNING = "running"
-    WAITING = "waiting"  # a step waits for a person; steps of other branches go on all the same
+    WAITING = "waiting"  # a step waits for approval; steps of other branches continue
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     DENIED = "denied"
@@ -48,17 +48,17 @@ class RunStatus(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether it is over."""
+        """Whether the run has finished."""
         return self in RUN_OVER
 
 
 class StepStatus(StrEnum):
-    """How a step is."""
+    """The status of a step."""
 
     PENDING = "pending"
     RUNNING = "running"  # its job, its children or its workflow run; a delay counts down
-    WAITING = "waiting"  # for a person
-    SKIPPED = "skipped"  # its condition was false, or what it waits for will never come
+    WAITING = "waiting"  # for approval
+    SKIPPED = "skipped"  # its condition was false, or its dependencies cannot be met
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     DENIED = "denied"
@@ -67,7 +67,7 @@ class StepStatus(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether it is over."""
+        """Whether the step has finished."""
         return self in STEP_OVER
 
 
@@ -82,25 +82,25 @@ class StepState:
     """One step of a run, or one child of a fan-out."""
 
     status: StepStatus = StepStatus.PENDING
-    attempt: int = 0  # how many have begun
-    job: str | None = None  # of the current attempt: job, gate of an approval, or run of another workflow
+    attempt: int = 0  # number of started attempts
+    job: str | None = None  # of the current attempt: job, gate of an approval, or child run
     started_ns: int | None = None  # the current attempt
     ended_ns: int | None = None
-    due_ns: int | None = None  # pending: not before then; a delay: when it is over
-    limit_ns: int | None = None  # when the current attempt has run out of time
+    due_ns: int | None = None  # pending: the earliest start; a delay: its end
+    limit_ns: int | None = None  # the deadline of the current attempt
     output: Any = None
     error: str | None = None
     code: str | None = None  # condition_false, dependency_failed, timeout, denied, cancelled, bad_expression, …
-    condition_false: bool = False  # skipped by its own condition: its dependents go on
+    condition_false: bool = False  # skipped by its own condition: its dependents continue
     items: tuple[Any, ...] | None = None  # a fan-out: evaluated once
     children: tuple[StepState, ...] = ()  # one for each item
-    size: int = 0  # bytes of the output, or of the items, as JSON: what a run keeps is bounded
-    kept: bool = False  # pending: `output` is the result of an earlier run; it counts when the step's turn comes
+    size: int = 0  # bytes of the output, or of the items, as JSON: the size of a run is bounded
+    kept: bool = False  # pending: `output` is the result of an earlier run; it counts when the step would start
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The run whose step a run is."""
+    """The run that started this one, and the step."""
 
     run: str
     step: str  # the path: `name` or `name[3]`
@@ -109,14 +109,14 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, whole."""
+    """A complete run."""
 
     id: str
     tenant: str
     workflow: Workflow
     input: Any
     status: RunStatus = RunStatus.PENDING
-    steps: Mapping[str, StepState] = field(default_factory=lambda: MappingProxyType({}))  # all of them, in order
+    steps: Mapping[str, StepState] = field(default_factory=lambda: MappingProxyType({}))  # all steps, in order
     output: Any = None
     error: str | None = None
     created_ns: int = 0
@@ -126,7 +126,7 @@ class Run:
     cancelled_by: str | None = None
     parent: Parent | None = None
     depth: int = 0
-    requesters: tuple[str, ...] = ()  # who asked for the runs that this one repeats: none of them may approve it
+    requesters: tuple[str, ...] = ()  # of the runs that this one repeats: they may not approve it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,9 @@ class StoredRun:
     """A run as it is stored."""
 
     run: Run
-    scope: str  # whose definition it follows: a tenant's, or everybody's (`*`)
-    version: int  # rises with every write
-    fence: int | None  # of the lease under which it was last written
+    scope: str  # of its definition: a tenant, or all (`*`)
+    version: int  # increases with every write
+    fence: int | None  # of the lease of the last write
     updated_ns: int
     wake_ns: int | None
     about: RunWanted
@@ -147,26 +147,26 @@ class StoredRun:
         return self.run.workflow.risk
 
     def same_version(self, other: StoredRun) -> bool:
-        """Whether nothing was written between these two readings of a run."""
+        """Whether nothing was written between these two reads."""
         return (self.version, self.run.created_ns) == (other.version, other.run.created_ns)
 
     def started(self, other: StoredRun) -> bool:
-        """Whether a step of this run has started the other."""
+        """Whether a step of this run has started the other run."""
         parent = other.run.parent
         return parent is not None and (parent.run, other.run.tenant) == (self.run.id, self.run.tenant)
 
 
-# What can happen to a run.
+# Events.
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Somebody looks: it was just made, its time has come, or a reconciler came by. Changes nothing that is right."""
+    """Check the run: it is new, something is due, or the reconciler asks. Changes nothing that is up to date."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """A job of the run has reached a terminal state, as the scheduler has written it; a gate: somebody decided."""
+    """A job of the run has ended, as the scheduler has written it; or a gate was decided."""
 
     job: str  # run:step@attempt
     state: JobState
@@ -177,7 +177,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
-    """A run that a step has started is over."""
+    """A run that a step has started has ended."""
 
     run: str  # run:step@attempt
     status: RunStatus
@@ -187,7 +187,7 @@ class ChildEnded:
 
 @dataclass(frozen=True, slots=True)
 class CancelWanted:
-    """Somebody wants the run to end."""
+    """A caller has requested the cancellation of the run."""
 
     actor: str
     reason: str = ""
@@ -203,12 +203,12 @@ class GiveUp:
 Event: TypeAlias = Look | JobEnded | ChildEnded | CancelWanted | GiveUp
 
 
-# What is to be done, in the same transaction as the run is written.
+# Effects, applied in the transaction that writes the run.
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitJob:
-    """Make a job. Its id names run, step and attempt, so a second submission of it is no second job."""
+    """Insert a job. Its id names run, step and attempt, so a second submission makes no second job."""
 
     id: str
     step: str
@@ -217,14 +217,14 @@ class SubmitJob:
     risk: str
     attempt: int
     priority: int = 0
-    attempts: int = 1  # how many the step may have
+    attempts: int = 1  # maximal attempts of the step
     timeout_ns: int | None = None
     deadline_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AskApproval:
-    """Make a gate: a job that waits for a person and is done as soon as somebody decides."""
+    """Insert a gate: a job that waits for approval and ends with the decision."""
 
     id: str
     step: str
@@ -249,7 +249,7 @@ class StartRun:
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
-    """A job or gate is no longer wanted."""
+    """Stop a job or gate."""
 
     id: str
     reason: str
@@ -257,7 +257,7 @@ class StopJob:
 
 @dataclass(frozen=True, slots=True)
 class StopRun:
-    """A run of another workflow is no longer wanted."""
+    """Stop a child run."""
 
     id: str
     reason: str
@@ -268,7 +268,7 @@ Effect: TypeAlias = SubmitJob | AskApproval | StartRun | StopJob | StopRun
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line of the run's timeline."""
+    """One entry of the run's timeline."""
 
     step: str | None  # None: the run itself
     kind: str  # started, submitted, succeeded, failed, retrying, skipped, waiting, approved, denied, held_back, …
@@ -277,26 +277,26 @@ class Note:
 
 
 class Heard(StrEnum):
-    """What became of an event. Nothing but `APPLIED` changes the run."""
+    """The outcome of an event. Only `APPLIED` changes the run."""
 
     APPLIED = "applied"
-    NOTHING = "nothing"  # a look that found everything as it should be
-    OVER = "over"  # the run has ended already
-    REPEATED = "repeated"  # a step completion that was applied before: an indicator of duplicates, counted
-    OUTDATED = "outdated"  # of an attempt that is no longer the current one
+    NOTHING = "nothing"  # a check that found everything up to date
+    OVER = "over"  # the run had ended
+    REPEATED = "repeated"  # a completion of a completed step: an indicator of duplicates, counted
+    OUTDATED = "outdated"  # of an earlier attempt
     UNKNOWN = "unknown"  # no such step
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What an event made of a run."""
+    """The result of applying an event to a run."""
 
     run: Run
     heard: Heard
     effects: tuple[Effect, ...] = ()
     notes: tuple[Note, ...] = ()
-    wake_ns: int | None = None  # when to look again by itself: the earliest delay, retry or limit; None: no need
-    held_back: tuple[str, ...] = ()  # steps that were ready and need a full lease, or another advance
+    wake_ns: int | None = None  # time of the next automatic check: the earliest delay, retry or deadline; None: none
+    held_back: tuple[str, ...] = ()  # ready steps that need a full lease, or another advance
 
 
 ID_CHARS_MAX: Final = 200  # of any id; those of nested runs grow with every level
@@ -308,33 +308,33 @@ class Slot(NamedTuple):
     """A step of a run, or one child of its fan-out."""
 
     step: str
-    child: int | None = None  # its number, from 0
+    child: int | None = None  # its index, from 0
 
     @property
     def path(self) -> str:
-        """How people and ids spell it."""
+        """Its form in ids and texts."""
         return self.step if self.child is None else f"{self.step}[{self.child}]"
 
 
 def attempt_id(run: str, slot: Slot, attempt: int) -> str:
-    """The id of what an attempt makes: a job, a gate, a run."""
+    """The id of the job, gate or run of an attempt."""
     return f"{run}:{slot.path}@{attempt}"
 
 
 def is_attempt_id(text: str) -> bool:
-    """Whether a text has the form of these ids, of whatever run: no caller may choose such an id for a job."""
+    """Whether a text has the form of an attempt id, of any run: callers cannot choose such ids for jobs."""
     _, colon, last = text.rpartition(":")
     return bool(colon) and _PATH.fullmatch(last) is not None
 
 
 def root_of(run: str) -> str:
-    """The run that a caller started, from the id of a run: of itself, or of one that was started through it."""
-    before, at, _ = run.partition("@")  # a caller cannot choose an id with an @
+    """The run that a caller started, from the id of a run in its tree."""
+    before, at, _ = run.partition("@")  # callers cannot choose an id with an @
     return before.rpartition(":")[0] if at else run
 
 
 def read_attempt_id(run: str, text: str) -> tuple[Slot, int] | None:
-    """The place and the attempt that an id of this run names."""
+    """The position and the attempt in an id of this run."""
     if not text.startswith(f"{run}:"):
         return None
     found = _PATH.fullmatch(text, len(run) + 1)

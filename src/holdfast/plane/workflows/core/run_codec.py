@@ -1,12 +1,12 @@
-"""The written form of a run: JSON, small, and exactly undone. Pure.
+"""The document of a run: small JSON that can be decoded exactly. Pure.
 
-Promises: `from_document(as_document(run), run.workflow)` is the run again, also after the document went through JSON,
-provided that its values are JSON. What is as it was in the beginning is left out, and the outputs of the children of a
-fan-out that has succeeded are written once. A document is bounded because a run is: `STEPS_MAX`, `FAN_OUT_MAX` and
-`RUN_BYTES_MAX`. A document that no run can have made raises `BadInput` and is never half read.
+Promises: `from_document(as_document(run), run.workflow)` equals the run, also after the document went through JSON, if
+its values are JSON. Default values are omitted, and the outputs of a successful fan-out's children are written once. A
+document is bounded because a run is: `STEPS_MAX`, `FAN_OUT_MAX` and `RUN_BYTES_MAX`. A document that no run can have
+made raises `BadInput` and is never decoded partially.
 
-`RunText` is `as_document` as JSON text, for a run that is written again and again: it encodes only what has changed
-since its last call. Without it, each result of a fan-out would encode all of its children, which is quadratic.
+`RunText` is `as_document` as JSON text, for a run that is written repeatedly: it encodes only the values that have
+changed since its last call. Without it, each result of a fan-out would encode all of its children, which is quadratic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.run import Parent, Run, RunStatus, StepState, StepStatus
 
 _NO_STEPS: Final[Mapping[str, StepState]] = MappingProxyType({})
-FORM: Final = 1  # rises when documents of before can no longer be read as they are
+FORM: Final = 1  # increases when older documents cannot be decoded as they are
 
 # Fields that are JSON as they are; the others are written by hand.
 _PLAIN_OF_STEP: Final = {each.name: each.default for each in fields(StepState)}
@@ -34,7 +34,7 @@ del _PLAIN_OF_RUN["requesters"]
 
 
 def as_document(run: Run, *, definition: bool = False) -> dict[str, Any]:
-    """A run as JSON; with its definition only where nothing else keeps that."""
+    """A run as JSON; with its definition only if that is not stored elsewhere."""
     document = {"form": FORM, "status": run.status.value, **_plain(run, _PLAIN_OF_RUN)}
     if run.parent is not None:
         document["parent"] = [run.parent.run, run.parent.step, run.parent.attempt]
@@ -47,7 +47,7 @@ def as_document(run: Run, *, definition: bool = False) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any], workflow: Workflow | None = None) -> Run:
-    """The run that a document is of. `workflow` is its definition; None: it is in the document."""
+    """The run from its document. `workflow` is its definition; None: it is in the document."""
     try:
         if document["form"] != FORM:
             raise _Unreadable(f"has form {document['form']!r}, not {FORM}")
@@ -59,7 +59,7 @@ def from_document(document: Mapping[str, Any], workflow: Workflow | None = None)
         return Run(
             workflow=workflow,
             status=RunStatus(document["status"]),
-            # In the order of the definition: a store may keep the keys of a table in another.
+            # In the order of the definition: a store may reorder the keys of a table.
             steps=MappingProxyType({name: _read_step(steps[name]) for name in workflow.steps}),
             parent=None if parent is None else Parent(*parent),
             requesters=tuple(document.get("requesters", ())),
@@ -69,24 +69,24 @@ def from_document(document: Mapping[str, Any], workflow: Workflow | None = None)
         problem = str(error)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         problem = f"is no run ({type(error).__name__}: {error})"
-    raise BadInput("document", problem, "read what `as_document` wrote, with the definition that the run follows")
+    raise BadInput("document", problem, "give a document of `as_document`, with the definition of the run")
 
 
 class RunText:
-    """Encodes the successive states of one run. Values never change, so an object that was met needs no encoding."""
+    """Encodes the successive states of one run. Values never change, so a known object needs no encoding."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[object, str]] = {}  # by identity; holding the object keeps that its own
+        self._known: dict[int, tuple[object, str]] = {}  # by identity; the reference keeps the id unique
         self._used: dict[int, tuple[object, str]] = {}
 
     def of(self, run: Run) -> str:
-        """The document of a run, as text."""
+        """The document of a run as text."""
         self._used = {}
         head = as_document(replace(run, input=None, steps=_NO_STEPS))
         del head["steps"]
         steps = ",".join(f"{_text(name)}:{self._step(state)}" for name, state in run.steps.items())
         text = f'{_text(head)[:-1]},"input":{self._value(run.input)},"steps":{{{steps}}}}}'
-        self._known = self._used  # and nothing else is kept
+        self._known = self._used  # drops everything else
         return text
 
     def _step(self, state: StepState) -> str:
@@ -120,11 +120,11 @@ def _text(value: Any) -> str:
 
 
 class _Unreadable(Exception):
-    """A document is of something else."""
+    """A document is not a run."""
 
 
 def _plain(value: Run | StepState, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not as it was in the beginning."""
+    """The values that differ from the defaults."""
     found = ((name, getattr(value, name), default) for name, default in defaults.items())
     return {name: now for name, now, default in found if now is not default and now != default}
 
@@ -155,5 +155,5 @@ def _read_step(document: Mapping[str, Any]) -> StepState:
 
 
 def _is_list_of_children(state: StepState) -> bool:
-    """Whether the output of a fan-out is that of its children, and need not be written twice."""
+    """Whether the output of a fan-out is the list of its children's outputs, and need not be written twice."""
     return state.status is StepStatus.SUCCEEDED

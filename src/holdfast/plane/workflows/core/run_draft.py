@@ -1,8 +1,8 @@
-"""A run while an event is worked into it: its steps as they become, and what is to be done about it. Pure.
+"""A run while an event is applied: the changed steps and the effects. Pure.
 
-`Draft` knows how an attempt begins, ends, runs out of time and is stopped, for a step and for a child of a fan-out
-alike; which step's turn it is, `advancing` decides. Whatever an event begins and ends in the same breath has not begun:
-nothing is made only to be stopped. Nothing here outlives one call of `advance`.
+`Draft` starts, ends, times out and stops attempts, for steps and for children of a fan-out alike; `advance` decides
+which step is due. An attempt that one event both starts and ends has not started: no effect is created only to be
+stopped. Nothing here outlives one call of `advance`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from holdfast.plane.workflows.expressions import render
 from holdfast.plane.workflows.expressions.builtins import Budget
 
 ADVANCE_COST_MAX: Final = 1_000_000
-"""Units (`expression_values`) that one advance may spend before it starts no more steps: about half a second. Ready
-steps are then started by the next advance, a second later: a workflow with costly expressions is slow, and holds up
-no other run."""
+"""Units (`expressions.builtins`) that one advance may spend before it starts no more steps: about half a second.
+
+The next advance, a second later, starts the remaining ready steps: a workflow with costly expressions is slow, and does
+not delay other runs.
+"""
 
 ACTIVE = frozenset({StepStatus.RUNNING, StepStatus.WAITING})
 
@@ -41,7 +43,7 @@ _DONE = Outcome(StepStatus.SUCCEEDED)
 
 
 def bad_expression(error: BadExpression | ExpressionFailed) -> Outcome:
-    """How a step ends whose texts give no value."""
+    """The outcome of a step whose expressions have no value."""
     return Outcome(StepStatus.FAILED, error=str(error), code="bad_expression")
 
 
@@ -56,41 +58,41 @@ class Draft:
         self.states: dict[str, StepState] = dict(run.steps)
         self.plan = plan(run.workflow)
         self.standings = Standings(self.plan, self.states)
-        self.turn: deque[str] = deque()  # steps to be looked at, each once
-        self.starting = False  # whether steps may begin now
-        self.held: set[str] = set()  # steps that are ready and may not start
+        self.turn: deque[str] = deque()  # steps to check, each once
+        self.starting = False  # whether steps may start now
+        self.held: set[str] = set()  # ready steps that may not start
         self.changed = False
         self.notes: list[Note] = []
-        self._made: dict[str, tuple[Effect, StepState]] = {}  # by id: what was made, and the step as it was before
+        self._made: dict[str, tuple[Effect, StepState]] = {}  # by id: the effect, and the step before it
         self._stops: list[Effect] = []
         self._in_turn: set[str] = set()
-        self._children: dict[str, list[StepState]] = {}  # of the fan-outs that were touched
-        self._kept: int | None = None  # bytes; counted when somebody asks
+        self._children: dict[str, list[StepState]] = {}  # of the changed fan-outs
+        self._kept: int | None = None  # bytes; counted on demand
         self._names = run_names(run, self.states)
 
-    # What there is.
+    # The current state.
 
     def step(self, slot: Slot) -> Step:
-        """The definition of a place."""
+        """The definition of a slot's step."""
         return self.run.workflow.steps[slot.step]
 
     def state(self, slot: Slot) -> StepState:
-        """How it is there now."""
+        """The current state of a slot."""
         return self.states[slot.step] if slot.child is None else self.children(slot.step)[slot.child]
 
     def children(self, name: str) -> list[StepState]:
-        """The children of a fan-out, as they are now."""
+        """The current children of a fan-out."""
         found = self._children.get(name)
         if found is None:
             found = self._children[name] = list(self.states[name].children)
         return found
 
     def effects(self) -> tuple[Effect, ...]:
-        """What is to be done. What stops comes first: it makes room."""
+        """The effects. Stops come first: they free capacity."""
         return (*self._stops, *(effect for effect, _ in self._made.values()))
 
     def names(self, slot: Slot) -> dict[str, Any]:
-        """What the texts of a place can read."""
+        """The names that the expressions of a slot can read."""
         names = dict(self._names)
         failed = self.standings.trigger(slot.step)
         if failed is not None:
@@ -100,17 +102,17 @@ class Draft:
             names["index"] = slot.child
         return names
 
-    # Turns.
+    # Steps to check.
 
     def look_at(self, names: list[str]) -> None:
-        """Have these steps looked at, once each."""
+        """Check these steps later, once each."""
         for name in names:
             if name not in self._in_turn:
                 self._in_turn.add(name)
                 self.turn.append(name)
 
     def next_turn(self) -> str | None:
-        """The step to look at now."""
+        """The next step to check."""
         if not self.turn:
             return None
         name = self.turn.popleft()
@@ -118,27 +120,27 @@ class Draft:
         return name
 
     def may_start(self, name: str) -> bool:
-        """Whether a step may start under the lease that is held, in this advance; if not, it is kept in mind."""
+        """Whether a step may start under the current lease, in this advance. If not, it is recorded as held back."""
         if self.affordable(name) and self._may_start(self.run.workflow.risk_of(name)):
             return True
         self.held.add(name)
         return False
 
     def affordable(self, name: str) -> bool:
-        """Whether this advance may evaluate more expressions; if not, the step is left for the next advance."""
+        """Whether this advance may evaluate more expressions. If not, the step is left for the next advance."""
         if self.budget.spent < ADVANCE_COST_MAX:
             return True
         self.held.add(name)
         return False
 
     def held_back(self) -> tuple[str, ...]:
-        """The steps that were ready and were not started, in the order of the definition."""
+        """The ready steps that were not started, in the order of the definition."""
         return tuple(name for name in self.states if name in self.held) if self.held else ()
 
     # Changes.
 
     def put(self, slot: Slot, state: StepState) -> None:
-        """Make a place be like this."""
+        """Set the state of a slot."""
         self.changed = True
         if slot.child is not None:
             self.children(slot.step)[slot.child] = state
@@ -151,13 +153,13 @@ class Draft:
             self.look_at(self.standings.over(slot.step))
 
     def freeze(self) -> None:
-        """Put the children that were touched into their steps."""
+        """Write the changed children into their steps."""
         for name, children in self._children.items():
             self.states[name] = replace(self.states[name], children=tuple(children))
         self._children.clear()
 
     def start(self, slot: Slot) -> None:
-        """Begin the next attempt."""
+        """Start the next attempt."""
         step, before = self.step(slot), self.state(slot)
         attempt = before.attempt + 1
         limit_ns = None if step.timeout_ns is None else self.now_ns + step.timeout_ns
@@ -182,14 +184,14 @@ class Draft:
             self._note(slot, "waiting" if state.status is StepStatus.WAITING else "started")
 
     def reuse(self, name: str) -> None:
-        """The turn of a step has come whose result an earlier run has: it succeeds with that."""
+        """A step is due whose result an earlier run has: it succeeds with that result."""
         before = self.states[name]
         done = StepState(StepStatus.SUCCEEDED, 1, started_ns=self.now_ns, ended_ns=self.now_ns)
         self.put(Slot(name), replace(done, output=before.output, size=before.size))
         self._note(Slot(name), "kept", "the result of the earlier run")
 
     def end(self, slot: Slot, outcome: Outcome) -> None:
-        """An attempt is over: the step is, or it is tried again."""
+        """An attempt has ended: the step ends, or is retried."""
         step, state = self.step(slot), self.state(slot)
         size = 0
         if outcome.status is StepStatus.SUCCEEDED:
@@ -211,7 +213,7 @@ class Draft:
             self._fail_fan_out(slot, outcome)
 
     def _with_output(self, slot: Slot, outcome: Outcome) -> tuple[Outcome, int]:
-        """An attempt that went well with its output and the size of that; or how it failed for want of one."""
+        """A successful attempt with its output and size, or its failure if there is no output."""
         template = self.step(slot).output
         try:
             output = outcome.result
@@ -224,7 +226,7 @@ class Draft:
             return Outcome(StepStatus.FAILED, error=f"its output {problem}", code="output_too_large"), 0
 
     def keep(self, value: Any) -> int:
-        """The size of a value that the run is to keep, or `Unstorable`: there is no room for it."""
+        """The size of a value that the run will keep, or `Unstorable`: the run would be too large."""
         if value is None:
             return 0
         if self._kept is None:
@@ -235,7 +237,7 @@ class Draft:
         return size
 
     def _fail_fan_out(self, slot: Slot, outcome: Outcome) -> None:
-        """A child has failed for good: so has its step, in the same way, and the other children are stopped."""
+        """A child has failed permanently: the step fails in the same way, and the other children are stopped."""
         parent = Slot(slot.step)
         self._stop_children(parent, f"{slot.path} ended as {outcome.status}")
         self.end(parent, outcome._replace(error=f"{slot.path}: {outcome.error}", retryable=False))
@@ -249,7 +251,7 @@ class Draft:
     # Time.
 
     def tick(self) -> None:
-        """End the delays that are over, and the attempts that have run out of time."""
+        """End the delays and attempts whose time has passed."""
         for name in [name for name, state in self.states.items() if state.status in ACTIVE]:
             if self.states[name].items is None:
                 self._ran_out(Slot(name), self.states[name])
@@ -260,11 +262,11 @@ class Draft:
                 if child.status in ACTIVE and (child.due_ns is not None or child.limit_ns is not None)
             ]
             for index, child in timed:
-                if not self.states[name].status.terminal:  # a child that failed just now has stopped the others
+                if not self.states[name].status.terminal:  # a child that failed has stopped the others
                     self._ran_out(Slot(name, index), child)
 
     def _ran_out(self, slot: Slot, state: StepState) -> bool:
-        """Whether the time of an attempt was up; if so, it is ended. A delay is over at the earlier of its times."""
+        """Whether the time of an attempt has passed; if so, it is ended. A delay ends at the earlier of its times."""
         due_ns, limit_ns = state.due_ns, state.limit_ns
         if due_ns is not None and due_ns <= self.now_ns and (limit_ns is None or due_ns <= limit_ns):
             self.end(slot, _DONE)
@@ -279,7 +281,7 @@ class Draft:
     # Stopping.
 
     def stop(self, name: str, why: str) -> None:
-        """The run has no use for a step any more. What never began is skipped, what did is cancelled."""
+        """The run does not need a step any more. It is skipped if it never started, otherwise cancelled."""
         slot = Slot(name)
         if self.states[name].items is not None:
             self._stop_children(slot, why)
@@ -301,7 +303,7 @@ class Draft:
             self._note(slot, status.value, why)
 
     def _unmake(self, slot: Slot, state: StepState, why: str) -> StepState:
-        """Stop what the current attempt has made, if it has made anything."""
+        """Stop the job, gate or run of the current attempt, if there is one."""
         job = state.job
         if state.status not in ACTIVE or job is None:
             return state

@@ -1,19 +1,19 @@
-"""Which failures a run forgives, which steps can still be reached, and what the run is called for it. Pure.
+"""Failures that a run tolerates, steps that can still be reached, and the resulting status of the run. Pure.
 
-A step that is over stands in one of two ways to those that wait for it (`Standing`): it went well, or it is lost. It
-went well if it succeeded, if its own condition skipped it, or if it is *recovered*: it failed, was denied or timed out,
-and the chain of its `on_error` steps reaches one that succeeded. A chain ends, without success, at a step that has no
-`on_error`, was skipped or cancelled, or was met before. Until the chain is decided the step is open. A failed step with
+A finished step has one of two results for its dependents (`Standing`): it went well, or it is lost. It went well if it
+succeeded, if its own condition skipped it, or if it is *recovered*: it failed, was denied or timed out, and the chain
+of its `on_error` steps reaches one that succeeded. A chain ends, without success, at a step that has no `on_error`, was
+skipped or cancelled, or is in the chain already. Until the chain is decided the step is open. A failed step with
 `recover: false` is lost whatever its handler does: the handler cleans up, and the run fails.
 
-A lost failure is *outvoted* if somebody waits for it and everybody who does has a `join` that others have fulfilled. A
-failure that is neither recovered nor outvoted, and can no longer be, is *beyond repair*; a step whose job somebody
-cancelled is a failure that has no handler. The run is named after those, the worst first:
+A lost failure is *outvoted* if it has dependents and each of them has a `join` that other steps have fulfilled. A
+failure that is neither recovered nor outvoted, and can no longer be, is *beyond repair*. A step whose job was cancelled
+is a failure without a handler. The run is named after those, the worst first:
 
     failed or cancelled step ▶ failed    denied ▶ denied    timed out ▶ timed_out
-    else a step waits for a person ▶ waiting    all steps are over ▶ succeeded    else ▶ running
+    else a step waits for approval ▶ waiting    all steps are finished ▶ succeeded    else ▶ running
 
-Steps that the run itself has stopped (code `stopped`) have no say in it.
+Steps that the run itself has stopped (code `stopped`) do not count.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.run import RunStatus, StepState, StepStatus
 
 STOPPED: Final = "stopped"  # the code of a step that the run itself has ended
-NOT_NEEDED: Final = "not_needed"  # of a handler whose steps went well, and of what waits for it
+NOT_NEEDED: Final = "not_needed"  # of a handler whose steps went well, and of its dependents
 
 HANDLED: Final = frozenset({StepStatus.FAILED, StepStatus.DENIED, StepStatus.TIMED_OUT})  # these have `on_error` run
 
 
 class Standing(Enum):
-    """What a step is to those that wait for it."""
+    """The result of a step for its dependents."""
 
     OPEN = "open"
     GOOD = "good"
@@ -41,7 +41,7 @@ class Standing(Enum):
 
 
 class Chance(Enum):
-    """Whether enough of what a step waits for has gone well."""
+    """Whether enough dependencies of a step went well."""
 
     OPEN = "open"
     REACHED = "reached"
@@ -50,13 +50,13 @@ class Chance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A definition, read backwards."""
+    """A definition with its reverse edges."""
 
     workflow: Workflow
     after: Mapping[str, tuple[str, ...]]  # each name once
-    need: Mapping[str, int]  # how many of them must have gone well
+    need: Mapping[str, int]  # how many of them must go well
     dependents: Mapping[str, list[str]]
-    guarded: Mapping[str, list[str]]  # by handler: the steps it stands in for
+    guarded: Mapping[str, list[str]]  # by handler: the steps that it handles
 
 
 def plan(workflow: Workflow) -> Plan:
@@ -75,12 +75,12 @@ def plan(workflow: Workflow) -> Plan:
 
 
 def standing(workflow: Workflow, states: Mapping[str, StepState], name: str) -> Standing:
-    """What a step is to those that wait for it."""
+    """The result of a step for its dependents."""
     return _chain(workflow, states, name)[1]
 
 
 def _chain(workflow: Workflow, states: Mapping[str, StepState], name: str) -> tuple[set[str], Standing]:
-    """The failed steps that lead from one to the end of its chain, and how all of them stand."""
+    """The failed steps from one to the end of its chain, and the result of all of them."""
     state, met = states[name], {name}
     if state.status is StepStatus.SKIPPED and state.condition_false:
         return met, Standing.GOOD
@@ -100,14 +100,14 @@ def _end_of_chain(state: StepState) -> Standing:
 
 
 def failure(state: StepState) -> bool:
-    """Whether a step failed by itself, in one way or another."""
+    """Whether a step failed on its own, in one way or another."""
     return state.status in HANDLED or (state.status is StepStatus.CANCELLED and state.code != STOPPED)
 
 
 class Standings:
-    """The standings of all steps of a run and what follows from them, kept up to date while the steps change.
+    """The results of all steps of a run, updated while the steps change.
 
-    `states` is the caller's; it is read, never written. Whoever ends a step in it says so with `over`.
+    `states` belongs to the caller and is only read. The caller reports each step that ends with `over`.
     """
 
     __slots__ = ("_good", "_lost", "_open_guarded", "_plan", "_standing", "_states", "_triggers")
@@ -132,7 +132,7 @@ class Standings:
                 self._triggers[handler] = min(failed, key=lambda name: states[name].ended_ns or 0)
 
     def over(self, name: str) -> list[str]:
-        """A step has just ended, which is to be said once: the steps that this may concern."""
+        """A step has just ended; reported once. Returns the steps that this may affect."""
         concerned = []
         handler = self._plan.workflow.steps[name].on_error
         if handler is not None:
@@ -142,7 +142,7 @@ class Standings:
             concerned.append(handler)
         now = standing(self._plan.workflow, self._states, name)
         self._decide(name, now, concerned)
-        # The end of a handler decides about those it stands in for, and about those that they stand in for.
+        # The end of a handler decides about the steps that it handles, and about those that they handle.
         end = now if self._states[name].status in HANDLED else _end_of_chain(self._states[name])
         pending = [name] if end is not Standing.OPEN else []
         while pending:
@@ -153,27 +153,27 @@ class Standings:
         return concerned
 
     def trigger(self, handler: str) -> str | None:
-        """The failed step that a handler stands in for; None: it has no reason to run yet."""
+        """The failed step that a handler handles; None: it has no reason to run yet."""
         return self._triggers.get(handler)
 
     def needless(self, handler: str) -> bool:
-        """Whether nothing can give a handler a reason to run any more."""
+        """Whether a handler can have no reason to run any more."""
         return handler not in self._triggers and not self._open_guarded[handler]
 
     def chance(self, name: str) -> Chance:
-        """Whether enough of what a step waits for has gone well, still can, or never will."""
+        """Whether enough dependencies of a step went well, still can, or never will."""
         need = self._plan.need[name]
         if self._good[name] >= need:
             return Chance.REACHED
         return Chance.OPEN if len(self._plan.after[name]) - self._lost[name] >= need else Chance.GONE
 
     def only_needless(self, name: str) -> bool:
-        """Whether all that a step waits for in vain was not needed, so that nothing went wrong."""
+        """Whether all lost dependencies of a step were not needed, so that nothing went wrong."""
         lost = [each for each in self._plan.after[name] if self._standing[each] is Standing.LOST]
         return all(self._states[each].code == NOT_NEEDED for each in lost)
 
     def beyond_repair(self) -> list[str]:
-        """The failures that decide what becomes of the run."""
+        """The failures that decide the status of the run."""
         return [
             name
             for name, state in self._states.items()
@@ -181,7 +181,7 @@ class Standings:
         ]
 
     def _may_be_outvoted(self, name: str) -> bool:
-        """Whether all who wait for a step that is lost can do without it. Whoever needs all of them cannot."""
+        """Whether all dependents of a lost step can do without it. A step that needs all of its `after` cannot."""
         dependents = self._plan.dependents[name]
         return bool(dependents) and all(self.chance(each) is not Chance.GONE for each in dependents)
 
@@ -200,7 +200,7 @@ class Standings:
 
 
 def worst(states: Mapping[str, StepState], failures: list[str]) -> tuple[RunStatus, str] | None:
-    """What failures beyond repair make of a run, and the step that it is named after; None: there are none."""
+    """The status of a run from its failures beyond repair, and the step that it is named after; None: no failure."""
     for status, named in (
         (RunStatus.FAILED, (StepStatus.FAILED, StepStatus.CANCELLED)),
         (RunStatus.DENIED, (StepStatus.DENIED,)),
@@ -213,6 +213,6 @@ def worst(states: Mapping[str, StepState], failures: list[str]) -> tuple[RunStat
 
 
 def going_on(states: Mapping[str, StepState]) -> RunStatus:
-    """What a run is called that is not over."""
+    """The status of an unfinished run."""
     waiting = any(state.status is StepStatus.WAITING for state in states.values())
     return RunStatus.WAITING if waiting else RunStatus.RUNNING

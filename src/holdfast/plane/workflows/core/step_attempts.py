@@ -1,9 +1,9 @@
-"""One attempt of a step: what it makes, what its end means, and how long after it the next one begins. Pure.
+"""One attempt of a step: its effect, the meaning of its end, and the delay before the next one. Pure.
 
-Promises: an attempt makes at most one thing (a job, a gate, a run), whose id names it; an expression that gives no
-value ends the attempt with the code `bad_expression` and is not retried, since the same again gives the same. Denials,
-cancellations, fatal errors and quarantined outputs are not retried either: the first three because somebody decided,
-the last because the work *was* done. Times are the wall clock's.
+Promises: an attempt has at most one effect (a job, a gate, a run), whose id names it. An expression without a value
+ends the attempt with the code `bad_expression` and is not retried, since a retry gives the same. Denials,
+cancellations, fatal errors and quarantined outputs are not retried either: the first three were decided, and the last
+means that the work *was* done. Times are the wall clock's.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from holdfast.plane.workflows.expressions.builtins import Budget
 from holdfast.types import NS
 
 ERROR_CHARS_MAX: Final = 2_000
-BYTES_PER_UNIT: Final = 25  # of JSON that is encoded, for one unit of a budget
+BYTES_PER_UNIT: Final = 25  # of encoded JSON, for one unit of a budget
 TIME_MAX_NS: Final = 2**63 - 1  # what a database can hold
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     status: StepStatus
     result: Any = None
@@ -54,13 +54,13 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An attempt that has begun."""
+    """A started attempt."""
 
     status: StepStatus
-    job: str | None = None  # the id of what it makes
+    job: str | None = None  # the id of its job, gate or run
     effect: Effect | None = None
-    due_ns: int | None = None  # a delay: when it is over
-    outcome: Outcome | None = None  # it is over already
+    due_ns: int | None = None  # a delay: its end
+    outcome: Outcome | None = None  # it has ended already
 
 
 def begin_attempt(
@@ -74,7 +74,7 @@ def begin_attempt(
     limit_ns: int | None,
     budget: Budget | None = None,
 ) -> Begun:
-    """Begin an attempt of a step, or raise what its expressions raise."""
+    """Start an attempt of a step. Raises the errors of its expressions."""
     if step.kind is StepKind.TRANSFORM:
         made = render(step.input, names, budget)
         return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.SUCCEEDED, made, retryable=False))
@@ -108,7 +108,7 @@ def begin_attempt(
 
 
 def _handed_on(template: Any, names: Mapping[str, Any], budget: Budget | None) -> Any:
-    """What a template gives, if whoever gets it can store it."""
+    """The value of a template, if it can be stored."""
     value = render(template, names, budget)
     try:
         charge_bytes(budget, json_size(value))
@@ -135,7 +135,7 @@ def _delay_ends(step: Step, names: Mapping[str, Any], now_ns: int, budget: Budge
 
 
 def stop_effect(step: Step, job: str, reason: str) -> Effect:
-    """What ends the thing that an attempt has made."""
+    """The effect that stops the job, gate or run of an attempt."""
     return StopRun(job, reason) if step.kind is StepKind.WORKFLOW else StopJob(job, reason)
 
 
@@ -157,7 +157,7 @@ _RUN_ENDS: Final[Mapping[RunStatus, tuple[StepStatus, str | None, bool]]] = {
 
 
 def outcome(event: JobEnded | ChildEnded) -> Outcome | None:
-    """What the end of a job or of a run means for the attempt that made it; None: it has not ended."""
+    """The outcome of an attempt from the end of its job or run; None: it has not ended."""
     if isinstance(event, JobEnded):
         found, result, retryable = _JOB_ENDS.get(event.state), event.result, event.retryable
         shown = f"its job ended as {event.state}"
@@ -173,7 +173,7 @@ def outcome(event: JobEnded | ChildEnded) -> Outcome | None:
 
 
 def retry_delay_ns(retry: StepRetry, attempt: int, draw: Draw) -> int:
-    """How long after attempt number `attempt` the next begins: exponential, capped, and then spread."""
+    """The delay between attempt number `attempt` and the next: exponential, capped, with jitter."""
     delay = float(min(retry.initial_ns, retry.cap_ns))
     for _ in range(attempt - 1):
         delay *= retry.multiplier
@@ -184,5 +184,5 @@ def retry_delay_ns(retry: StepRetry, attempt: int, draw: Draw) -> int:
 
 
 def earliest(*times: int | None) -> int | None:
-    """The first of the times that are given."""
+    """The earliest of the given times."""
     return min((each for each in times if each is not None), default=None)

@@ -1,14 +1,15 @@
-"""Whether a definition makes sense, and whether a value is what it may be started with. Pure.
+"""Validation of a definition, and of the input of a run. Pure.
 
-Promises: a definition without problems can be run: every step can begin, or be skipped, and every expression can be
-read and reads only what is there by then. All problems are found at once, each with its place and what to do about it.
-What a definition cannot know is left to the run: which topics have workers, which workflows exist, what values come.
+Promises: a definition without problems can be run: every step can start, or be skipped, and every expression can be
+parsed and reads only values that exist by then. All problems are found together, each with its position and a fix.
+Facts that a definition cannot know are left to the run: which topics have workers, which workflows exist, and the
+values.
 
-Handlers, the steps that some `on_error` names: one may handle several steps, and may itself have a handler and an
-`after`. It must not wait for a step that it handles, nor for anything that waits for such a step, nor may that step
-wait for it: each would wait for the other (`workflow_graph`).
+Handlers are the steps that some `on_error` names. A handler may handle several steps, and may itself have a handler and
+an `after`. It must not wait for a step that it handles, nor for a dependent of such a step, nor may that step wait for
+it: each would wait for the other (`graph`).
 
-What is wrong with the texts of a definition: those that cannot be read, and those that read what is not there. Pure.
+Expressions are checked for syntax and for the names that they read:
 
 | Text | reads, besides `input` and `run` |
 |---|---|
@@ -18,8 +19,8 @@ What is wrong with the texts of a definition: those that cannot be read, and tho
 | all of these, in a handler | `error` too |
 | `output` of the workflow | `steps`, all of them |
 
-A step may read only steps that are certain to be over when it begins (`workflow_graph.certain`). Where a workflow
-declares its `inputs`, a text may name only these.
+A step may read only steps that are certain to be finished when it starts (`graph.certain`). If a workflow declares its
+`inputs`, its expressions may read only these.
 """
 
 from __future__ import annotations
@@ -71,16 +72,16 @@ _MEANS: Final = {
 
 
 class _Text(NamedTuple):
-    """A text, or a template with texts, and what it may read."""
+    """A text, or a template with texts, and the names that it may read."""
 
     path: Path
     value: Any
-    expression: bool  # it is one as a whole, with or without ${ }
+    expression: bool  # the whole text is one, with or without ${ }
     names: frozenset[str]
 
 
 def text_problems(workflow: Workflow) -> Iterator[Problem]:
-    """All that is wrong with the texts of a definition."""
+    """The problems of the expressions of a definition."""
     texts = [each for name, step in workflow.steps.items() for each in _texts(step, handler=name in workflow.handlers)]
     if sum(count_in(text.value) for text in texts) + count_in(workflow.output) > EXPRESSIONS_MAX:
         yield Problem((), "there are too many expressions", f"use at most {EXPRESSIONS_MAX}")
@@ -120,7 +121,7 @@ def _unreadable(text: _Text) -> list[Problem]:
 def _misread(
     text: _Text, workflow: Workflow, known: frozenset[str] | None, all_known: Mapping[str, frozenset[str]]
 ) -> list[Problem]:
-    """What can be read and is not there. `known` is None for steps in a circle, which have trouble enough."""
+    """Names that do not exist or may not be read. `known` is None for steps in a cycle, which are reported anyway."""
     value = _as_template(text)
     problems = [
         Problem(text.path, f"there is no {name} here", _MEANS[name]) for name in sorted(names_in(value) - text.names)
@@ -135,12 +136,12 @@ def _misread(
         elif known is not None and name not in known:
             later = text.path[1] == name or text.path[1] in all_known.get(name, ())
             fix = "read it in a later step" if later else f"add {name!r} to its after"
-            problems.append(Problem(text.path, f"reads step {name!r}, which may not be over by then", fix))
+            problems.append(Problem(text.path, f"reads step {name!r}, which may not have finished by then", fix))
     return problems
 
 
 def _undeclared(text: _Text, value: Any, workflow: Workflow) -> list[Problem]:
-    """Fields of `input` that the workflow does not declare. One that declares none takes anything."""
+    """Fields of `input` that the workflow does not declare. Without declarations, any field is allowed."""
     inputs = workflow.inputs
     if inputs is None:
         return []
@@ -157,7 +158,7 @@ def _as_template(text: _Text) -> Any:
     return "${" + bare(text.value)[0] + "}"
 
 
-STEP_NAME_MAX: Final = 64  # the id of a job has it in it, and that of a run within a run has several
+STEP_NAME_MAX: Final = 64  # ids of jobs contain it, and ids of nested runs contain several
 PRIORITY_MAX: Final = 100
 LABELS_MAX: Final = 32
 DESCRIPTION_MAX: Final = 4_000
@@ -195,12 +196,12 @@ _TYPES: Final[Mapping[str, str]] = {
 
 
 def check_workflow(workflow: Workflow) -> tuple[Problem, ...]:
-    """All that is wrong with a definition (the first hundred problems, of one that has more)."""
+    """The problems of a definition, at most a hundred."""
     return tuple(islice(_problems(workflow), PROBLEMS_MAX))
 
 
 def accept_document(document: object, source: str = "workflow") -> Workflow:
-    """The definition that a document is, or `BadWorkflow` with all that cannot be read and all that makes no sense."""
+    """The valid definition from a document, or `BadWorkflow` with all problems."""
     workflow, problems = judge_document(document)
     if problems:
         raise BadWorkflow(source, problems)
@@ -208,7 +209,7 @@ def accept_document(document: object, source: str = "workflow") -> Workflow:
 
 
 def judge_document(document: object) -> tuple[Workflow, tuple[Problem, ...]]:
-    """What can be read of a document, and all that is wrong with it: each place is blamed once."""
+    """The definition from a document, and its problems, at most one for each position."""
     workflow, unread = read_document(document)
     blamed = {problem.path for problem in unread}
     if () in blamed:
@@ -222,9 +223,9 @@ def judge_document(document: object) -> tuple[Workflow, tuple[Problem, ...]]:
 
 
 def check_input(workflow: Workflow, value: Any) -> Any:
-    """The value to start a run with, with defaults in place, or `BadInput`."""
+    """The input of a run with defaults applied, or `BadInput`."""
     try:
-        given = plain(value, Work(units=SIZE_MAX))  # its size is its only limit
+        given = plain(value, Work(units=SIZE_MAX))  # limited only in size
     except Unfit as unfit:
         raise BadInput("input", str(unfit).removeprefix("gives "), "give plain JSON") from None
     if workflow.inputs is None:
@@ -236,7 +237,7 @@ def check_input(workflow: Workflow, value: Any) -> Any:
         if name not in workflow.inputs:
             near = suggestion(name, workflow.inputs).removeprefix("; ")
             known = ", ".join(workflow.inputs) or "nothing"
-            raise BadInput(f"input.{name}", "is not wanted", near or f"{workflow.name} takes {known}")
+            raise BadInput(f"input.{name}", "is not an input", near or f"{workflow.name} takes {known}")
     return {name: _taken(name, wanted, table.get(name)) for name, wanted in workflow.inputs.items()}
 
 
@@ -257,7 +258,7 @@ def _fits(type: str, value: Any) -> bool:
     return kind(value) == _TYPES[type] and (type != "whole" or isinstance(value, int))
 
 
-# The whole.
+# The definition.
 
 
 def _problems(workflow: Workflow) -> Iterator[Problem]:
@@ -286,7 +287,7 @@ def _problems(workflow: Workflow) -> Iterator[Problem]:
 
 
 def _unfit(workflow: Workflow) -> Iterator[Problem]:
-    """Templates that are no JSON, and a definition that is too large as a whole."""
+    """Templates that are not JSON, and a definition that is too large."""
     parts: list[tuple[Path, Any]] = [(("output",), workflow.output)]
     for name, step in workflow.steps.items():
         parts += [
@@ -328,8 +329,8 @@ def _circles(workflow: Workflow) -> Iterator[Problem]:
     tied = {name for circle in knots for name in circle}
     for circle in handling_circles(workflow):
         if not tied & set(circle):
-            fix = "a handler waits for what it handles, so it must not wait for what waits for that"
-            yield Problem(("steps", circle[0]), f"can never begin: {_way(circle)}", fix)
+            fix = "a handler waits for the steps that it handles, so it must not wait for their dependents"
+            yield Problem(("steps", circle[0]), f"can never start: {_way(circle)}", fix)
 
 
 def _way(circle: list[str]) -> str:

@@ -1,16 +1,17 @@
-"""Expressions: what a text such as `${ steps.fetch.output.amount > 100 }` is worth. A small, safe language.
+"""Expressions such as `${ steps.fetch.output.amount > 100 }`: a small, safe language.
 
-Promises: the same text over the same values gives the same, always; it reads nothing but the values it is given, and
-those only as JSON: a field of a table, an item of a list, never an attribute of an object. Whatever it does is bounded:
-its length, its depth, its steps, its numbers and its result. It ends in a value, in `BadExpression` (the text will
-never do) or in `ExpressionFailed` (not over these values), and in nothing else.
+Promises: the same text over the same values always gives the same result. An expression reads nothing but the given
+values, and those only as JSON: fields of tables and items of lists, never attributes of objects. Everything is bounded:
+its length, depth, steps, numbers and result. It ends in a value, in `BadExpression` (the text is invalid) or in
+`ExpressionFailed` (it has no value here), and in nothing else.
 
-What is missing is null: a key that a table has not, an item beyond the end of a list, any field of null. A field of a
-text, a number or a flag is a mistake, and fails. False, null, 0, "" and what is empty count as false; all else is true.
+Missing values are null: a missing key of a table, an item beyond the end of a list, any field of null. A field of a
+text, a number or a flag is a mistake, and fails. False, null, 0, "" and empty values count as false; all others as
+true.
 
-A *template* is a JSON value whose texts may hold expressions. A text that is one expression, but for blanks around it,
-becomes its value, with its type; in a longer text the value stands as text. `$${` is a plain `${`. The keys of tables
-stay as they are.
+A *template* is a JSON value whose texts may contain expressions. A text that is one expression, except for surrounding
+spaces, becomes its value, with its type; in a longer text the value is inserted as text. `$${` is a plain `${`. The
+keys of tables do not change.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _OPEN: Final = "${"
 
 
 def check_expression(text: str, names: Collection[str] = NAMES) -> None:
-    """See that a text, with or without `${ }`, is an expression that reads only these names, or `BadExpression`."""
+    """Check that a text, with or without `${ }`, is an expression that reads only these names, or `BadExpression`."""
     unknown = sorted(_read(text).names - set(names))
     if unknown:
         allowed = ", ".join(sorted(names)) or "nothing"
@@ -49,18 +50,18 @@ def check_expression(text: str, names: Collection[str] = NAMES) -> None:
 
 
 def evaluate(text: str, names: Mapping[str, Any], budget: Budget | None = None) -> Any:
-    """What an expression, written with or without `${ }`, is worth: plain JSON. `OverBudget`: the budget is spent."""
+    """The value of an expression, with or without `${ }`: plain JSON. `OverBudget`: the budget is spent."""
     found = _read(text)
     return Evaluation(found, names, Work(EFFORT_MAX, budget)).result(Work(SIZE_MAX, budget))
 
 
 def truth(text: str, names: Mapping[str, Any], budget: Budget | None = None) -> bool:
-    """Whether a condition, written with or without `${ }`, holds."""
+    """Whether a condition, with or without `${ }`, is true."""
     return bool(evaluate(text, names, budget))
 
 
 def render(template: Any, names: Mapping[str, Any], budget: Budget | None = None) -> Any:
-    """A template with its expressions replaced by what they are worth: plain JSON, of bounded size as a whole."""
+    """A template with its expressions replaced by their values: plain JSON, of bounded total size."""
     try:
         return _Rendering(names, budget).value(template, 0)
     except Unfit as unfit:
@@ -73,22 +74,22 @@ def names_in(template: Any) -> set[str]:
 
 
 def steps_in(template: Any) -> set[str]:
-    """The steps whose outcome a template reads."""
+    """The steps whose results a template reads."""
     return {name for each in _expressions(template) for name in each.steps}
 
 
 def inputs_in(template: Any) -> set[str]:
-    """The fields of `input` that a template names."""
+    """The fields of `input` that a template reads."""
     return {name for each in _expressions(template) for name in each.inputs}
 
 
 def count_in(template: Any) -> int:
-    """How many expressions a template has, at most; without reading them."""
+    """An upper bound for the number of expressions in a template, without parsing them."""
     return sum(leaf.count(_OPEN) for _, leaf in _leaves(template, ()))
 
 
 def problems_in(template: Any) -> Iterator[tuple[Path, BadExpression]]:
-    """Everything in a template that is not an expression and is written as one, and where in the template."""
+    """Every invalid expression in a template, with its position."""
     for path, leaf in _leaves(template, ()):
         try:
             _parts(leaf)
@@ -97,7 +98,7 @@ def problems_in(template: Any) -> Iterator[tuple[Path, BadExpression]]:
 
 
 def bare(text: str) -> tuple[str, int]:
-    """An expression without the `${ }` around it, if there is one; and how many characters went before it."""
+    """An expression without the `${ }` around it, if there is one; and the number of characters before it."""
     stripped = text.strip()
     if stripped.startswith(_OPEN) and _end(text, begin := text.index(_OPEN)) == len(text.rstrip()) - 1:
         return text[begin + 2 : len(text.rstrip()) - 1], begin + 2
@@ -113,7 +114,7 @@ def _read(text: str) -> Expression:
 
 
 def _moved(text: str, inner: str, lead: int) -> Expression:
-    """The expression that stands somewhere in a text; what is wrong with it is told by its place in the whole."""
+    """An expression inside a text. Its errors have positions in the whole text."""
     try:
         return syntax.read(inner)
     except BadExpression as error:
@@ -121,7 +122,7 @@ def _moved(text: str, inner: str, lead: int) -> Expression:
 
 
 def _end(text: str, begin: int) -> int:
-    """Where the `}` is that ends the `${` at `begin`; -1: nowhere. Braces in texts and of tables do not count."""
+    """The position of the `}` that ends the `${` at `begin`; -1: none. Braces in texts and of tables do not count."""
     depth, quote, at = 0, "", begin + 2
     while at < len(text):
         character = text[at]
@@ -143,7 +144,7 @@ def _end(text: str, begin: int) -> int:
 
 
 def _parts(text: str) -> list[str | Expression]:
-    """A text of a template in pieces: what stands there, and expressions."""
+    """The parts of a text in a template: plain text and expressions."""
     parts: list[str | Expression] = []
     at, plain_text = 0, ""
     while (found := text.find(_OPEN, at)) >= 0:
@@ -181,7 +182,7 @@ def _expressions(template: Any) -> Iterator[Expression]:
 
 
 class _Rendering:
-    """One template being filled in. All of it together is bounded, whatever its parts are."""
+    """Renders one template. Its total size is bounded, whatever its parts are."""
 
     def __init__(self, names: Mapping[str, Any], budget: Budget | None = None) -> None:
         self._names = names
@@ -189,14 +190,14 @@ class _Rendering:
         self._size = Work(SIZE_MAX, budget)
 
     def value(self, template: Any, depth: int) -> Any:
-        """A part of the template, filled in: plain JSON."""
+        """A part of the template, rendered: plain JSON."""
         self._work.items(1)
         if depth > VALUE_DEPTH_MAX:
             raise Unfit(f"is more than {VALUE_DEPTH_MAX} deep")
         if isinstance(template, str) and _OPEN in template:
             return self._text(template)
         if isinstance(template, Mapping):
-            plain(dict.fromkeys(template), self._size)  # the keys count too, and must be texts
+            plain(dict.fromkeys(template), self._size)  # keys count too, and must be texts
             return {str(key): self.value(each, depth + 1) for key, each in template.items()}
         if is_list(template):
             self._size.characters(2 + len(template))
@@ -215,7 +216,7 @@ class _Rendering:
         return plain("".join(made), self._size)
 
     def _shown(self, part: Expression) -> str:
-        """An expression as text. What it takes counts before the whole text is made, so that no heap of them grows."""
+        """An expression as text. Its size is charged before the whole text is built, so that memory is bounded."""
         shown = text(Evaluation(part, self._names, self._work).result(), self._work)
         self._work.characters(len(shown))
         return shown

@@ -1,13 +1,14 @@
-"""The values that expressions work on, which are JSON's, and the functions they can call. Pure.
+"""The values of expressions, which are those of JSON, and the functions that they can call. Pure.
 
-Promises: everything has a bound. `Work` is charged for what one evaluation does, before it is done, and ends it with
-`Unfit` when that is too much; no number leaves 64 bits or becomes infinite; what comes out is plain JSON.
-A flag is not a number here, and 1 is not true.
+Promises: everything is bounded. `Work` is charged for each operation of an evaluation before it happens, and ends the
+evaluation with `Unfit` if it becomes too much. No number leaves 64 bits or becomes infinite. Results are plain JSON. A
+flag is not a number here, and 1 is not true.
 
 **Costs.** The unit is one item that Python code visits, about half a microsecond: a value that is copied, compared,
-written as text or iterated over. A node of the expression tree costs `STEP`. Characters that compiled code copies or
-compares are charged apart; `CHARACTERS` of them cost one unit. One evaluation has `COST_MAX` units. All evaluations of
-one advance of a run share a `Budget` besides, so the cost of an advance is bounded whatever its expressions are.
+converted to text or iterated over. A node of the expression tree costs `STEP`. Characters that compiled code copies or
+compares are charged separately; `CHARACTERS` of them cost one unit. One evaluation has `COST_MAX` units. All
+evaluations of one advance of a run also share a `Budget`, so the cost of an advance is bounded whatever its expressions
+are.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ STEP: Final = 5  # units for one node of the tree
 STEPS_MAX: Final = 20_000  # of one evaluation
 COST_MAX: Final = STEP * STEPS_MAX  # units of one evaluation: about 50 milliseconds
 CHARACTERS: Final = 100  # of them cost one unit
-COMPARISONS: Final = 3_000  # of single characters cost one unit, in a search that starts again at every character
+COMPARISONS: Final = 3_000  # of single characters cost one unit, in a search that restarts at every character
 SHORT: Final = 2_500  # characters; CPython searches shorter texts like that, and …
 SHORT_PART: Final = 100  # … texts of up to `MIDDLING` characters for shorter parts; all others in linear time
 MIDDLING: Final = 30_000
 SIZE_MAX: Final = 1_000_000  # characters of a result as JSON, about
-EFFORT_MAX: Final = 4 * SIZE_MAX  # characters that are made and compared on the way to it
+EFFORT_MAX: Final = 4 * SIZE_MAX  # characters that are created and compared for it
 FLAG_CHARS_MAX: Final = 100  # of a text that may be a flag
 VALUE_DEPTH_MAX: Final = 100
 RANGE_MAX: Final = 10_000
@@ -38,15 +39,15 @@ _NO: Final = frozenset({"false", "no", "off", "0", ""})
 
 
 class Unfit(Exception):
-    """A value cannot be used like this; the evaluation says where."""
+    """A value cannot be used like this; the evaluation adds the position."""
 
 
 class OverBudget(Exception):
-    """The evaluations of one advance cost more than its budget. Says nothing about the expression."""
+    """The evaluations of one advance cost more than its budget. This does not mean that the expression is invalid."""
 
 
 class Budget:
-    """What all evaluations of one advance may cost together: `OverBudget` beyond `most` units; None: any number."""
+    """The cost limit of all evaluations of one advance: `OverBudget` beyond `most` units; None: unlimited."""
 
     __slots__ = ("most", "spent")
 
@@ -62,7 +63,7 @@ class Budget:
 
 
 class Work:
-    """What one evaluation has left, and the budget that it shares with others."""
+    """The remaining limits of one evaluation, and the budget that it shares with others."""
 
     __slots__ = ("_characters", "_units", "budget")
 
@@ -72,11 +73,11 @@ class Work:
         self.budget = budget
 
     def steps(self, count: int = 1) -> None:
-        """Charge this many nodes, or end."""
+        """Charge this many nodes, or raise `Unfit`."""
         self.items(STEP * count)
 
     def items(self, count: int) -> None:
-        """Charge this many items that Python code visits, or end."""
+        """Charge this many items that Python code visits, or raise `Unfit`."""
         self._units -= count
         if self.budget is not None:
             self.budget.charge(count)
@@ -84,7 +85,7 @@ class Work:
             raise Unfit(f"takes more than {STEPS_MAX} steps")
 
     def characters(self, count: int) -> None:
-        """Charge this many characters that compiled code copies or compares, or end."""
+        """Charge this many characters that compiled code copies or compares, or raise `Unfit`."""
         self._characters -= count
         if self._characters < 0:
             raise Unfit("is too large")
@@ -92,11 +93,11 @@ class Work:
             self.items(count // CHARACTERS)
 
 
-# What a value is.
+# Values.
 
 
 def kind(value: object) -> str:
-    """The name of its type, in the words of the language."""
+    """The name of its type in the language."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -111,17 +112,17 @@ def kind(value: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether it can be calculated with."""
+    """Whether it is a number. A flag is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_list(value: object) -> bool:
-    """Whether it is a list; a tuple is one."""
+    """Whether it is a list or a tuple."""
     return isinstance(value, list | tuple)
 
 
 def checked_number(value: Any) -> Any:
-    """A number within bounds."""
+    """The number, if it is within bounds."""
     if isinstance(value, int):
         if abs(value) > WHOLE_MAX:
             raise Unfit("gives too large a number")
@@ -163,7 +164,7 @@ def plain(value: Any, work: Work, depth: int = 0) -> Any:
 
 
 def same(one: Any, other: Any, work: Work) -> bool:
-    """Whether two values are equal as JSON. Compared without recursion, and every look counts."""
+    """Whether two values are equal as JSON. Compared without recursion, and every comparison is charged."""
     pairs = [(one, other)]
     while pairs:
         work.steps()
@@ -191,7 +192,7 @@ def same(one: Any, other: Any, work: Work) -> bool:
 
 
 def within(value: Any, container: Any, work: Work) -> bool:
-    """Whether a list has the value, a table the key, or a text the part."""
+    """Whether a list contains the value, a table the key, or a text the part."""
     if isinstance(container, str) and isinstance(value, str):
         _charge_search(value, container, work)
         return value in container
@@ -212,13 +213,13 @@ def _charge_search(part: str, whole: str, work: Work) -> None:
 
 
 def text(value: Any, work: Work) -> str:
-    """The value as text: a text as it is, anything else as JSON."""
+    """The value as text: a text unchanged, other values as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(plain(value, work), ensure_ascii=False, separators=(", ", ": "))
 
 
-# The functions. Each takes its arguments as the tree gives them; how many there are was checked when it was read.
+# The functions. Each takes its arguments from the tree; their number was checked by the parser.
 
 
 def _sized(value: Any) -> int:
@@ -233,7 +234,7 @@ def _items(value: Any, work: Work) -> Sequence[Any]:
     if not is_list(value):
         raise Unfit(f"wants a list, not {kind(value)}")
     work.steps(len(value))
-    return value  # type: ignore[no-any-return]  # a list or tuple, as just seen
+    return value  # type: ignore[no-any-return]  # a list or tuple, as checked
 
 
 def _numbers(value: Any, work: Work) -> Sequence[Any]:
@@ -260,7 +261,7 @@ def _extreme(choose: Callable[[Sequence[Any]], Any]) -> Callable[..., Any]:
         if not texts and not all(map(is_number, items)):
             raise Unfit("wants numbers, or texts, and not both")
         if texts:
-            work.characters(sum(map(len, items)))  # each is compared, perhaps to its end
+            work.characters(sum(map(len, items)))  # each is compared, possibly to its end
         return choose(items)
 
     return function
@@ -371,7 +372,7 @@ def _brief(value: Any) -> str:
     return f"{value[:40]!r}" if isinstance(value, str) else kind(value)
 
 
-_PLAIN: Final[Mapping[str, Callable[..., Any]]] = {  # each costs the same, whatever it is given
+_PLAIN: Final[Mapping[str, Callable[..., Any]]] = {  # constant cost
     "len": _sized,
     "round": _round,
     "abs": _abs,
@@ -395,12 +396,12 @@ _COUNTED: Final[Mapping[str, Callable[..., Any]]] = {
     "range": _range,
 }
 
-if {*_PLAIN, *_COUNTED} != FUNCTIONS.keys():  # they are written in two places
-    raise RuntimeError(f"functions with no meaning, or no name: {FUNCTIONS.keys() ^ {*_PLAIN, *_COUNTED}}")
+if {*_PLAIN, *_COUNTED} != FUNCTIONS.keys():  # they are declared in two places
+    raise RuntimeError(f"functions without implementation or declaration: {FUNCTIONS.keys() ^ {*_PLAIN, *_COUNTED}}")
 
 
 def call(name: str, arguments: Sequence[Any], work: Work) -> Any:
-    """What a function gives."""
+    """The result of a function."""
     if name in _PLAIN:
         return _PLAIN[name](*arguments)
     return _COUNTED[name](work, *arguments)

@@ -1,8 +1,8 @@
-"""What the tree of an expression is worth over a set of values. Pure; `expressions` says what it means and promises.
+"""Evaluates the tree of an expression over a set of values. Pure; see `expressions` for meaning and promises.
 
-Every node costs a step, and whatever makes or compares texts and lists costs their items and characters
-(`expression_values`). Reading the text of the expression costs its length. A value that does not fit is
-`ExpressionFailed` with the place in the text of the smallest part that went wrong.
+Every node costs a step, and creating or comparing texts and lists costs their items and characters (`builtins`).
+Parsing the text costs its length. A value that does not fit is `ExpressionFailed` with the position of the smallest
+part that failed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Evaluation:
     def __init__(self, expression: Expression, names: Mapping[str, Any], work: Work | None = None) -> None:
         self._expression = expression
         self._names = names
-        self._own: dict[str, Any] = {}  # what the loops of a list name
+        self._own: dict[str, Any] = {}  # loop variables
         self._work = Work(EFFORT_MAX) if work is None else work
 
     def result(self, size: Work | None = None) -> Any:
-        """Its value, as plain JSON. Expressions of one template share what they may do, and how large they may get."""
+        """Its value, as plain JSON. Expressions of one template share their limits."""
         tree = self._expression.tree
         try:
             self._work.items(len(self._expression.text))
@@ -120,7 +120,7 @@ class Evaluation:
 
     def _call(self, node: ast.Call) -> Any:
         arguments = [self._value(each) for each in node.args]
-        return call(node.func.id, arguments, self._work)  # type: ignore[attr-defined]  # a name, as it was read
+        return call(node.func.id, arguments, self._work)  # type: ignore[attr-defined]  # a name, as the parser checked
 
     def _list(self, node: ast.List) -> Any:
         return [self._value(each) for each in node.elts]
@@ -151,7 +151,7 @@ class Evaluation:
             raise Unfit(f"for … in wants a list, not {kind(items)}")
         for item in items:
             self._work.steps()
-            self._own[loop.target.id] = item  # type: ignore[attr-defined]  # a name, as it was read
+            self._own[loop.target.id] = item  # type: ignore[attr-defined]  # a name, as the parser checked
             if all(self._value(each) for each in loop.ifs):
                 self._around(node, level + 1, made)
 

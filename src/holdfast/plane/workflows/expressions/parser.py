@@ -1,11 +1,11 @@
-"""From the text of an expression to its tree: what may be written, and where it goes wrong. Pure.
+"""Parses the text of an expression to a tree, and reports errors with positions. Pure.
 
-The language is a small part of Python's: what is not on the lists below is refused, so nothing that Python learns later
-comes in by itself. Promises: any text gives a tree or `BadExpression` and nothing else, soon and without a warning; a
-tree has at most `NODES_MAX` nodes and is at most `DEPTH_MAX` deep; the names it reads are all known.
+The language is a small part of Python's. Syntax that is not on the lists below is refused, so later additions to Python
+do not become part of it. Promises: any text gives a tree or `BadExpression` and nothing else, quickly and without a
+warning; a tree has at most `NODES_MAX` nodes and is at most `DEPTH_MAX` deep; all names that it reads are known.
 
-The text is cut into words first. That keeps out what Python reads in a way people do not expect (prefixed and adjacent
-strings, look-alike letters, comments), and lets the words of the language be keys: `input.from` means what it says.
+The text is split into tokens first. That excludes Python syntax that is surprising (prefixed and adjacent strings,
+look-alike letters, comments), and allows Python keywords as keys: `input.from` is a field.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NODES_MAX: Final = 500
 WORDS_MAX: Final = 2 * NODES_MAX
 DEPTH_MAX: Final = 64
 WHOLE_MAX: Final = 2**63 - 1
-READ_MAX: Final = 512  # expressions that a process keeps; one with the most nodes takes 120 kB
+READ_MAX: Final = 512  # cached expressions; one with the most nodes takes 120 kB
 
 NAMES: Final = frozenset({"input", "steps", "item", "index", "run", "result", "error"})
 CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _ONE: Final = ("len", "sum", "abs", "text", "number", "whole", "flag", "lower", "upper", "keys", "values")
-FUNCTIONS: Final = {  # the fewest and the most arguments
+FUNCTIONS: Final = {  # minimal and maximal number of arguments
     **dict.fromkeys(_ONE, (1, 1)),
     **dict.fromkeys(("min", "max"), (1, 50)),
     **dict.fromkeys(("round", "split", "join"), (1, 2)),
@@ -64,7 +64,7 @@ _HINTS: Final = {
     "`": 'write texts as "…"',
     "\\": 'in texts, write \\\\, \\", \\n, \\r, \\t or \\u0000',
 }
-# Python's own words; the parser would not take them as keys.
+# Python's keywords; its parser would refuse them as keys.
 _PYTHON: Final = frozenset(
     {
         *("False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def"),
@@ -73,7 +73,7 @@ _PYTHON: Final = frozenset(
     }
 )
 _STEPS: Final = 'steps wants the name of a step: steps.fetch, or steps["fetch"]'
-HALF: Final = re.compile("[\ud800-\udfff]")  # of a character; no such text can be stored
+HALF: Final = re.compile("[\ud800-\udfff]")  # of a character; such a text cannot be stored
 
 _ALLOWED: Final = (
     *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Call, ast.List, ast.Dict, ast.ListComp),
@@ -98,16 +98,16 @@ _REFUSED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A text that was read."""
+    """A parsed expression."""
 
     text: str
     tree: ast.expr
-    names: frozenset[str]  # what it reads
-    steps: frozenset[str]  # the steps whose outcome it reads
-    inputs: frozenset[str]  # the fields of `input` that it names
+    names: frozenset[str]  # that it reads
+    steps: frozenset[str]  # the steps whose results it reads
+    inputs: frozenset[str]  # the fields of `input` that it reads
 
     def position(self, node: ast.AST) -> int:
-        """Where a part of it begins, in characters of the text."""
+        """The position of a node, in characters of the text."""
         line = self.text.translate(_BLANK).lstrip(" ")
         column = len(line.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore"))
         return len(self.text) - len(line) + column
@@ -121,7 +121,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 @lru_cache(maxsize=READ_MAX)
 def read(text: str) -> Expression:
-    """The expression that a text is, or `BadExpression`."""
+    """The expression in a text, or `BadExpression`."""
     if len(text) > TEXT_MAX:
         raise BadExpression(text, f"is {len(text)} characters long, and {TEXT_MAX} is the most", TEXT_MAX)
     line = text.translate(_BLANK).lstrip(" ")
@@ -135,11 +135,11 @@ def read(text: str) -> Expression:
         tree = ast.parse(masked, mode="eval").body
     except SyntaxError as error:
         offset = error.offset or 0
-        ends = not 0 < offset <= len(line.rstrip())  # the parser wanted more
+        ends = not 0 < offset <= len(line.rstrip())  # the parser expected more
         at = len(text.rstrip()) if ends else lead + offset - 1
         problem = "ends too early" if ends else "cannot be understood from here on"
         raise BadExpression(text, problem, at) from None
-    except (ValueError, RecursionError, MemoryError):  # what the parser says of texts that are nested too deeply
+    except (ValueError, RecursionError, MemoryError):  # raised by the parser for texts that are nested too deeply
         raise BadExpression(text, "is nested too deeply", lead) from None
     reading = _Reading(text, line, lead, keys)
     reading.walk(tree)
@@ -147,7 +147,7 @@ def read(text: str) -> Expression:
 
 
 def _words(text: str, line: str, lead: int) -> tuple[str, dict[int, str]]:
-    """The line with every key that is a word of Python's masked, and those keys by where they end."""
+    """The line with every key that is a Python keyword masked, and those keys by their end positions."""
     masked: list[str] = []
     keys: dict[int, str] = {}
     at, before = 0, ""
@@ -184,17 +184,17 @@ def _stray(character: str) -> str:
 
 
 class _Reading:
-    """One walk through a tree that refuses what is not allowed, and notes what is read."""
+    """Walks a tree, refuses syntax that is not allowed, and records the names that are read."""
 
     def __init__(self, text: str, line: str, lead: int, keys: dict[int, str]) -> None:
         self._text, self._line, self._lead, self._keys = text, line.encode("utf-8", "replace"), lead, keys
         self.names: set[str] = set()
         self.steps: set[str] = set()
         self.inputs: set[str] = set()
-        self._keyed: set[int] = set()  # where `steps` stands with the name of a step
+        self._keyed: set[int] = set()  # positions where `steps` has the name of a step
 
     def walk(self, tree: ast.expr) -> None:
-        """Look at every node, with a stack of our own: the tree may be deeper than Python likes to recurse."""
+        """Visit every node, with an explicit stack: the tree may be deeper than Python's recursion limit."""
         stack: list[tuple[ast.AST, int, frozenset[str]]] = [(tree, 1, frozenset())]
         seen = 0
         while stack:
@@ -257,7 +257,7 @@ class _Reading:
         self.names.add(name)
 
     def _step(self, value: ast.expr, key: object) -> None:
-        """Which steps are read must be plain from the text: it says what has to come first."""
+        """The steps must be readable from the text alone: they determine the order of steps."""
         if isinstance(value, ast.Name) and value.id == "steps":
             if not isinstance(key, str):
                 self._refuse(value, _STEPS)
