@@ -41,7 +41,7 @@ from holdfast.plane.process import parts, workflow_parts
 from holdfast.plane.process.components import Components
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.workflows import engine
-from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.types import NS
 from holdfast.web.middleware import auth
 from holdfast.web.middleware.auth import Access
@@ -296,7 +296,7 @@ def the_jitter_never_reaches_the_engine(patch: pytest.MonkeyPatch) -> None:
     """The engine of a plane is made without the retry delays of the plane: busy runs come back in step."""
     engine_of = workflow_parts.engine_of
 
-    def unwired(components: Components, name: str = "engine") -> Engine:
+    def unwired(components: Components, name: str = "engine") -> WorkflowEngine:
         made = engine_of(components, name)
         made.delays = RETRY_DELAYS
         return made
@@ -519,7 +519,7 @@ def the_lock_of_a_run_lasts_a_minute(patch: pytest.MonkeyPatch) -> None:
     found_by=RedisTest(
         "integration.plane.workflows.test_engine",
         "test_a_lock_of_a_run_that_cannot_be_released_changes_nothing_for_the_run",
-        at="changed = await replica.engine.move(run, Look())",
+        at="changed = await replica.engine.move(run, CheckRun())",
     ),
     attacks=("R150",),
 )

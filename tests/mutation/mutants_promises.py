@@ -645,7 +645,7 @@ def a_single_burst_pages(patch: pytest.MonkeyPatch) -> None:
 def every_fallback_escalates(patch: pytest.MonkeyPatch) -> None:
     """Classes are made to fail closed below the threshold that operators were told."""
     verdict = escalation_rules.EscalationResult
-    patch.setattr(escalation_rules, "Verdict", lambda escalate, *rest: verdict(True, *rest))
+    patch.setattr(escalation_rules, "EscalationResult", lambda escalate, *rest: verdict(True, *rest))
 
 
 @keep(

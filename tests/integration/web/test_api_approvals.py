@@ -24,8 +24,8 @@ from holdfast.plane.service.service import Service
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
-from holdfast.plane.workflows.core.run import CancelWanted, Look
-from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.core.run import CancelRequested, CheckRun
+from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.web.app import create_app
 from holdfast.web.middleware.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
 from holdfast.web.schemas.approvals import ApprovalShown
@@ -136,7 +136,9 @@ async def test_a_page_of_long_messages_is_small(desk: Desk) -> None:
     flows = desk.components.flows
     await flows.define(Caller("ada"), flow)
     stored, _ = await flows.start(Caller("ada"), "ask", large, run_id="r")
-    await Engine(desk.components.runs, desk.components.locks, desk.components.bus).move(stored.run.id, Look())
+    await WorkflowEngine(desk.components.runs, desk.components.locks, desk.components.bus).move(
+        stored.run.id, CheckRun()
+    )
     for query in ("", "?status=all", "?status=all&tenant=default"):
         answer = await desk.ask("GET", f"/api/v1/approvals{query}", "viewer")
         assert len(answer.content) < 3_000
@@ -210,12 +212,15 @@ async def test_every_other_conflict_has_its_reason(desk: Desk) -> None:
     assert (refused.status_code, refused.json()["code"]) == (403, "not-allowed")
     assert refused.json()["detail"] == "the rule frozen refuses this job"
     desk.approvals.rules = ApprovalRules()
-    flows, engine = desk.components.flows, Engine(desk.components.runs, desk.components.locks, desk.components.bus)
+    flows, engine = (
+        desk.components.flows,
+        WorkflowEngine(desk.components.runs, desk.components.locks, desk.components.bus),
+    )
     await flows.define(Caller("ada"), from_document({"name": "ask", "steps": {"ok": {"kind": "approval"}}}))
     await flows.start(Caller("ada"), "ask", run_id="r1")
-    await engine.move("r1", Look())
+    await engine.move("r1", CheckRun())
     assert await desk.list() == [job, "r1:ok@1"]
-    await engine.move("r1", CancelWanted("ada", "not needed"))
+    await engine.move("r1", CancelRequested("ada", "not needed"))
     assert await reason("r1:ok@1") == "approval_terminal_run"
     ended = "UPDATE plane_job SET state = 'CANCELLED' WHERE id = :id"
     await desk.components.database.write(lambda tx: tx.query(ended, {"id": job}))

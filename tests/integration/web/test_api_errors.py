@@ -19,8 +19,7 @@ from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.policy.model import PolicyConflict
 from holdfast.plane.service.service import NotAllowed, Service, ServiceParts
 from holdfast.plane.service.workflows import RunNotFinished
-from holdfast.plane.workflows.core.problems import BadWorkflow
-from holdfast.plane.workflows.core.problems import Problem as WorkflowProblem
+from holdfast.plane.workflows.core.problems import BadWorkflow, DefinitionProblem
 from holdfast.plane.workflows.run_quotas import TooManyRuns
 from holdfast.web.app import create_app
 from holdfast.web.middleware.intake import BODY_BYTES_MAX
@@ -55,7 +54,7 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (NotAllowed("no"), 403, None),
     (E.BadExpression("a +", "ends too early"), 422, None),
     (E.ExpressionFailed("a.b", "has no b"), 422, None),
-    (BadWorkflow("w", [WorkflowProblem(("steps",), "are missing", "give some")]), 422, None),
+    (BadWorkflow("w", [DefinitionProblem(("steps",), "are missing", "give some")]), 422, None),
     (RunNotFinished("not over"), 409, None),
     (ApprovalConflict(ConflictCode.STALE_REQUEST, "changed"), 409, None),
     (ApprovalBusy("busy", retry_after=0.3), 409, "1"),

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.service.service import Caller
-from holdfast.plane.workflows.core.run import CancelWanted, JobEnded, Look
-from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.core.run import CancelRequested, CheckRun, JobEnded
+from holdfast.plane.workflows.engine import WorkflowEngine
 from support.fixtures.workflows import holds
 from support.harness.web import Stage
 
@@ -28,10 +28,10 @@ ORDER: dict[str, Any] = {
 }
 
 
-def engine(web: Stage) -> Engine:
+def engine(web: Stage) -> WorkflowEngine:
     """What moves runs, when a test says so."""
     parts = web.service.parts
-    return Engine(web.service.flows.store, parts.locks, parts.bus)
+    return WorkflowEngine(web.service.flows.store, parts.locks, parts.bus)
 
 
 async def defined(web: Stage, document: dict[str, Any] = ORDER, *, by: str = "operator", **more: Any) -> dict[str, Any]:
@@ -166,7 +166,7 @@ async def test_a_run_is_started_looked_at_and_listed(web: Stage) -> None:
         assert {name: step["status"] for name, step in made["steps"].items()} == {"fetch": "pending", "pay": "pending"}
         assert made["created_at"] < made["deadline_at"]
         mover = engine(web)
-        await mover.move(made["id"], Look())
+        await mover.move(made["id"], CheckRun())
         job = f"{made['id']}:fetch@1"
         await mover.move(made["id"], JobEnded(job, JobState.SUCCEEDED, {"amount": 12}))
         now = (await client.get(f"/runs/{made['id']}")).json()
@@ -245,7 +245,7 @@ async def test_runs_come_in_pages_and_are_filtered(web: Stage) -> None:
     mover = engine(web)
     async with web.client("operator") as client:
         made = [(await started(client, tenant="acme" if number % 2 else "globex"))["id"] for number in range(13)]
-        await mover.move(made[0], CancelWanted("me", "enough"))
+        await mover.move(made[0], CancelRequested("me", "enough"))
         other = (await started(client, workflow="other"))["id"]
 
         async def found(**which: Any) -> list[str]:
@@ -272,7 +272,7 @@ async def test_a_timeline_comes_in_pages_with_the_fence_of_each_write(web: Stage
     mover = engine(web)
     async with web.client("operator") as client:
         run = (await started(client))["id"]
-        await mover.move(run, Look())
+        await mover.move(run, CheckRun())
         await mover.move(run, JobEnded(f"{run}:fetch@1", JobState.SUCCEEDED, 1))
         whole = (await client.get(f"/runs/{run}/timeline")).json()
         assert whole["next"] is None
@@ -313,7 +313,7 @@ async def test_a_run_that_is_over_is_run_again_and_one_that_is_not_is_refused(we
     async with web.client("operator") as client:
         run = (await started(client, labels={"team": "a"}))["id"]
         refused(await client.post(f"/runs/{run}/rerun"), 409, "not-over")
-        await mover.move(run, Look())
+        await mover.move(run, CheckRun())
         await mover.move(run, JobEnded(f"{run}:fetch@1", JobState.SUCCEEDED, 5))
         await mover.move(run, JobEnded(f"{run}:pay@1", JobState.FAILED, None, "no money", retryable=False))
         assert (await client.get(f"/runs/{run}")).json()["status"] == "failed"

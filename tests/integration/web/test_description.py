@@ -21,8 +21,8 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import Health, State
 from holdfast.plane.service.service import SNAPSHOT
-from holdfast.plane.workflows.core.run import JobEnded, Look
-from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.core.run import CheckRun, JobEnded
+from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.web.app import create_app, description, needed
 from holdfast.web.middleware.auth import Access
 from holdfast.web.middleware.intake import BODY_BYTES_MAX
@@ -189,11 +189,11 @@ async def flows(stage: Stage, client: httpx.AsyncClient) -> None:
     await client.post("/runs/none/rerun")
     await client.post("/runs/none/cancel")
     await client.post("/runs/r1/cancel")
-    engine = Engine(stage.service.flows.store, stage.service.parts.locks, stage.service.parts.bus)
+    engine = WorkflowEngine(stage.service.flows.store, stage.service.parts.locks, stage.service.parts.bus)
     waiting = []
     for run in ("a1", "a2"):  # not asked for by whoever decides
         await stage.service.flows.start(ANYBODY, "ask", run_id=run)
-        await engine.move(run, Look())
+        await engine.move(run, CheckRun())
         waiting += [each.job for each in (await stage.service.flows.approvals(ANYBODY)).items][-1:]
     for job, verdict, other in zip(waiting, ("approve", "reject"), ("reject", "approve"), strict=True):
         await client.get(f"/approvals/{job}")

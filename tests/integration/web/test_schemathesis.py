@@ -18,8 +18,8 @@ from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig,
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from holdfast.plane.workflows.core.definition_codec import from_document
-from holdfast.plane.workflows.core.run import Look
-from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.core.run import CheckRun
+from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.web.app import description
 from support.campaigns import campaign
 from support.harness.web import ANYBODY, TOKENS, Served, Stage
@@ -49,7 +49,7 @@ async def _flows(stage: Stage) -> None:
     flows = stage.service.flows
     await flows.define(ANYBODY, from_document({"name": "known", "steps": {"ask": {"kind": "approval"}}}))
     await flows.start(ANYBODY, "known", run_id="known")
-    await Engine(flows.store, stage.service.parts.locks, stage.service.parts.bus).move("known", Look())
+    await WorkflowEngine(flows.store, stage.service.parts.locks, stage.service.parts.bus).move("known", CheckRun())
 
 
 @schema.parametrize()

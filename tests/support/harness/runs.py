@@ -15,22 +15,22 @@ from holdfast.plane.workflows.core.advance import advance, always, begin
 from holdfast.plane.workflows.core.definition import Step, StepKind, Workflow
 from holdfast.plane.workflows.core.run import (
     Advance,
-    AskApproval,
-    CancelWanted,
+    CancelRequested,
+    CheckRun,
     ChildEnded,
     Effect,
     Event,
-    Heard,
+    EventOutcome,
     JobEnded,
-    Look,
+    RequestApproval,
     Run,
     RunStatus,
-    StartRun,
+    StartChildRun,
     StepState,
     StepStatus,
     StopJob,
     StopRun,
-    SubmitJob,
+    SubmitStepJob,
     read_attempt_id,
 )
 from holdfast.plane.workflows.core.run_codec import RunText, as_document, from_document
@@ -38,7 +38,7 @@ from holdfast.types import NS
 
 START = 1_000 * NS
 ACTIVE = (StepStatus.RUNNING, StepStatus.WAITING)
-MAKES = (SubmitJob, AskApproval, StartRun)
+MAKES = (SubmitStepJob, RequestApproval, StartChildRun)
 
 
 def job(name: str, *after: str, **more: Any) -> Step:
@@ -81,7 +81,7 @@ class Stage:
         self.made: dict[str, Effect] = {}  # by id
         self.stopped: dict[str, str] = {}  # by id: why
         self.may_start: Callable[[str], bool] = always
-        self.last = Advance(self.run, Heard.NOTHING)
+        self.last = Advance(self.run, EventOutcome.NOTHING)
         self.draw: Callable[[int], int] = lowest
         self.text = RunText()
 
@@ -96,7 +96,7 @@ class Stage:
 
     def look(self, later_ns: int = 0) -> Advance:
         self.now += later_ns
-        return self.hear(Look())
+        return self.hear(CheckRun())
 
     def wake(self) -> Advance:
         """Let time pass until the run itself asks to be looked at."""
@@ -114,7 +114,7 @@ class Stage:
         return self.hear(ChildEnded(self._id(path), status, **more))
 
     def cancel(self, reason: str = "") -> Advance:
-        return self.hear(CancelWanted("ann", reason))
+        return self.hear(CancelRequested("ann", reason))
 
     def _id(self, path: str) -> str:
         return f"r:{path}" if "@" in path else f"r:{path}@{max(self.state(path).attempt, 1)}"
@@ -150,13 +150,16 @@ class Stage:
         after = found.run
         self._check_effects(after, found)
         self._check_ends(before, after)
-        if found.heard is not Heard.APPLIED:
+        if found.outcome is not EventOutcome.APPLIED:
             assert after is before
             assert not found.effects
             assert not found.notes
-        again = advance(after, Look(), self.now, self.draw, may_start=self.may_start)
-        if found.heard is Heard.APPLIED:
-            assert again.heard is (Heard.OVER if after.status.terminal else Heard.NOTHING), (event, again)
+        again = advance(after, CheckRun(), self.now, self.draw, may_start=self.may_start)
+        if found.outcome is EventOutcome.APPLIED:
+            assert again.outcome is (EventOutcome.OVER if after.status.terminal else EventOutcome.NOTHING), (
+                event,
+                again,
+            )
             assert again.wake_ns == found.wake_ns
             assert again.held_back == found.held_back
         timed = [each for state in after.steps.values() for each in (state, *state.children)]

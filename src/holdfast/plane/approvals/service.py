@@ -72,7 +72,7 @@ from holdfast.plane.model.records import (
     check_whole,
     encoded,
 )
-from holdfast.plane.workflows.core.run import AskApproval, RunStatus, StoredRun
+from holdfast.plane.workflows.core.run import RequestApproval, RunStatus, StoredRun
 from holdfast.plane.workflows.id_reuse import job_gives_way
 
 GATE_TOPIC: Final = "holdfast.approval"
@@ -181,7 +181,7 @@ class Approvals:
 
         return work
 
-    async def ask(self, tx: Tx, run: StoredRun, wanted: AskApproval) -> None:
+    async def ask(self, tx: Tx, run: StoredRun, wanted: RequestApproval) -> None:
         """See `effects.Gates`: inserts a job that no worker runs and that ends with the decision."""
         encoded("message", wanted.message)
         submission = Submission(

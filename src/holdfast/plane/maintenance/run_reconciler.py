@@ -39,17 +39,17 @@ from holdfast.plane.model.paging import Place
 from holdfast.plane.workflows.core.advance import advance
 from holdfast.plane.workflows.core.definition import StepKind
 from holdfast.plane.workflows.core.run import (
+    CheckRun,
     ChildEnded,
     Event,
-    Heard,
+    EventOutcome,
     JobEnded,
-    Look,
     RunStatus,
     StepState,
     StepStatus,
     StoredRun,
 )
-from holdfast.plane.workflows.engine import NOT_AGAIN, Engine
+from holdfast.plane.workflows.engine import NOT_AGAIN, WorkflowEngine
 from holdfast.plane.workflows.expressions.builtins import Budget, OverBudget
 from holdfast.plane.workflows.run_store import IN_TRANSACTION_COST
 from holdfast.types import Duration, duration_ns
@@ -79,7 +79,7 @@ class RunReconcilerStatistics:
 class RunReconciler:
     """The workflow reconciler of one plane."""
 
-    def __init__(self, engine: Engine, locks: Locks, *, patience: Duration = PATIENCE) -> None:
+    def __init__(self, engine: WorkflowEngine, locks: Locks, *, patience: Duration = PATIENCE) -> None:
         self.engine = engine
         self._locks = locks
         self._patience_ns = duration_ns("patience", patience)
@@ -128,16 +128,16 @@ class RunReconciler:
             ) as lease:
                 told = await self.engine.move_all_held(lease, stored.run.id, missed, actor="reconciler")
                 for event, changed in zip(missed, told, strict=False):  # the next round has the others
-                    self._count(event, changed.heard)
+                    self._count(event, changed.outcome)
         except RetryLater as later:
             if isinstance(later.__cause__, BackendError):
                 raise later.__cause__ from later
             self._counts["left"] += 1
 
-    def _count(self, event: Event, heard: Heard) -> None:
-        if heard is Heard.APPLIED:
+    def _count(self, event: Event, heard: EventOutcome) -> None:
+        if heard is EventOutcome.APPLIED:
             gone = isinstance(event, JobEnded | ChildEnded) and event.reason in (_GONE, _FORGOTTEN)
-            self._counts["woken" if isinstance(event, Look) else "orphaned" if gone else "told"] += 1
+            self._counts["woken" if isinstance(event, CheckRun) else "orphaned" if gone else "told"] += 1
 
     async def _missed(self, stored: StoredRun) -> list[Event]:
         """What the run should have heard of by now. Everything here is found out again under the lock."""
@@ -158,10 +158,10 @@ class RunReconciler:
         draw = self.engine.runs.entropy.below
         try:
             budget = Budget(IN_TRANSACTION_COST)
-            would = advance(stored.run, Look(), now_ns - self._patience_ns, draw, budget=budget)
+            would = advance(stored.run, CheckRun(), now_ns - self._patience_ns, draw, budget=budget)
         except OverBudget:  # it has steps to start, with costly expressions: those are evaluated apart
-            return [Look()]
-        return [Look()] if would.heard is Heard.APPLIED else []
+            return [CheckRun()]
+        return [CheckRun()] if would.outcome is EventOutcome.APPLIED else []
 
     def _job(self, name: str, row: Row | None, now_ns: int, stored: StoredRun) -> Event | None:
         if row is None or not _own(row, stored):

@@ -22,8 +22,8 @@ from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.loops.scan import Scan
 from holdfast.plane.model.paging import Place
-from holdfast.plane.workflows.core.run import Look
-from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.core.run import CheckRun
+from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.types import Duration
 
 INTERVAL: Final = 5.0
@@ -43,7 +43,7 @@ class DelayStatistics:
 class Delays:
     """The delay poller of one plane."""
 
-    def __init__(self, engine: Engine, locks: Locks) -> None:
+    def __init__(self, engine: WorkflowEngine, locks: Locks) -> None:
         self.engine = engine
         self._locks = locks
         self._woken = 0
@@ -71,7 +71,7 @@ class Delays:
 
     async def _wake(self, row: Row) -> None:
         try:
-            await self.engine.move(row["id"], Look(), actor="delays", risk=row["risk"], timeout=0.0)
+            await self.engine.move(row["id"], CheckRun(), actor="delays", risk=row["risk"], timeout=0.0)
         except RetryLater as later:
             if isinstance(later.__cause__, BackendError):
                 raise later.__cause__ from later

@@ -31,7 +31,7 @@ from holdfast.plane.scheduler.fast_path import FastPath
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.scheduler.scheduler import Scheduler
 from holdfast.plane.worker.worker import WorkerStatistics
-from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.plane.workflows.run_store import RunStore
 
 TOPICS_MAX: Final = 100
@@ -187,7 +187,7 @@ def of_cleanup(statistics: CleanupStatistics) -> Iterator[Reading]:
     yield Reading("cleanup", {"forgotten": asdict(statistics)})
 
 
-def of_engine(engine: Engine) -> Iterator[Reading]:
+def of_engine(engine: WorkflowEngine) -> Iterator[Reading]:
     """An engine and its run locks."""
     events: dict[tuple[str, str], int] = {}
     plain: dict[str, int] = {"held_back": 0, "repeated_publishes": 0, "stopping": 0}

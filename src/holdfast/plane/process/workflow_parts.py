@@ -16,12 +16,12 @@ from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.components import Components
 from holdfast.plane.process.parts import LoopPart
 from holdfast.plane.settings.lock_times import family_in_effect
-from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.engine import WorkflowEngine
 
 
-def engine_of(components: Components, name: str = "engine") -> Engine:
+def engine_of(components: Components, name: str = "engine") -> WorkflowEngine:
     """Moves runs, as the settings want it."""
-    return Engine(
+    return WorkflowEngine(
         components.runs,
         components.locks,
         components.bus,

@@ -35,7 +35,7 @@ from holdfast.plane.model.paging import AFTER_ALL, BEFORE_ALL, Place
 from holdfast.plane.model.records import ID_CHARS_MAX, check_id, check_text, check_whole, encoded
 from holdfast.plane.workflows.core.advance import again, begin
 from holdfast.plane.workflows.core.definition import Step, StepKind, Workflow
-from holdfast.plane.workflows.core.run import Run, RunStatus, RunWanted, StoredRun
+from holdfast.plane.workflows.core.run import Run, RunRequest, RunStatus, StoredRun
 from holdfast.plane.workflows.core.validation import check_input
 from holdfast.plane.workflows.definitions import ALL_TENANTS, Definition
 from holdfast.plane.workflows.run_rows import RunEvent, RunOutline
@@ -119,7 +119,7 @@ class RunService:
         owner = tenant or caller.tenant or "default"
         if not caller.sees(owner):
             raise NotAllowed("you may start runs only for your own tenant")
-        about = RunWanted(_key(idempotency_key), caller.name, _trace(trace), _labels(labels or {}))
+        about = RunRequest(_key(idempotency_key), caller.name, _trace(trace), _labels(labels or {}))
         encoded("input", value)
         if (known := await self._known(check_label("tenant", owner), about.idempotency_key)) is not None:
             return _repeated(known, workflow, version, value, run_id), False

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 from holdfast.errors import BadInput
 from holdfast.plane.workflows.core.definition import StepKind, StepRetry, Workflow
 from holdfast.plane.workflows.core.definition_codec import duration
-from holdfast.plane.workflows.core.problems import BadWorkflow, Problem
+from holdfast.plane.workflows.core.problems import BadWorkflow, DefinitionProblem
 from holdfast.plane.workflows.core.validation import judge_document
 from holdfast.types import Duration
 
@@ -139,7 +139,8 @@ class Flow:
         """The definition, or `BadWorkflow` with all problems."""
         workflow, found = judge_document(self._document)
         repeated = [
-            Problem(("steps", name), "there are two steps of this name", "rename one") for name in self._repeated
+            DefinitionProblem(("steps", name), "there are two steps of this name", "rename one")
+            for name in self._repeated
         ]
         problems = [*repeated, *found]
         if problems:

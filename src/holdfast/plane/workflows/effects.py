@@ -26,18 +26,18 @@ from holdfast.plane.model.messages import own_key
 from holdfast.plane.model.records import DEFAULT_POOL, Job, Message, StepOf, Submission, check_id
 from holdfast.plane.workflows.core.advance import begin
 from holdfast.plane.workflows.core.run import (
-    AskApproval,
     Effect,
-    Note,
     Parent,
+    RequestApproval,
     Run,
+    RunRequest,
     RunStatus,
-    RunWanted,
-    StartRun,
+    StartChildRun,
     StopJob,
     StopRun,
     StoredRun,
-    SubmitJob,
+    SubmitStepJob,
+    TimelineEntry,
 )
 from holdfast.plane.workflows.core.validation import check_input
 from holdfast.plane.workflows.definitions import Definitions
@@ -59,13 +59,13 @@ class Gates(Protocol):
         """The transaction that inserts a job of a step, which may need approval. `NotAllowed`: rules refuse it."""
         ...
 
-    async def ask(self, tx: Tx, run: StoredRun, wanted: AskApproval) -> None:
+    async def ask(self, tx: Tx, run: StoredRun, wanted: RequestApproval) -> None:
         """Insert the gate of a step, as part of a transaction. `BadInput`: it is not possible."""
         ...
 
 
 @dataclass(slots=True)
-class Following:
+class AppliedEffects:
     """Results of the effects of one write."""
 
     messages: list[Message] = field(default_factory=list)
@@ -85,14 +85,14 @@ class EffectRunner:
         self._gates = gates
         self._clock = clock
 
-    async def follow(self, tx: Tx, run: StoredRun, effect: Effect, following: Following) -> None:
+    async def follow(self, tx: Tx, run: StoredRun, effect: Effect, following: AppliedEffects) -> None:
         """Apply one effect. An impossible effect fails its step, not the transaction."""
         try:
-            if isinstance(effect, SubmitJob):
+            if isinstance(effect, SubmitStepJob):
                 await self._submit(tx, run, effect, following)
-            elif isinstance(effect, AskApproval):
+            elif isinstance(effect, RequestApproval):
                 await self._gates.ask(tx, run, effect)
-            elif isinstance(effect, StartRun):
+            elif isinstance(effect, StartChildRun):
                 await self._start_child(tx, run, effect, following)
             elif isinstance(effect, StopJob):
                 following.messages.append(subjects.stop_step(*_own(run, effect), token=_token(run)))
@@ -109,11 +109,11 @@ class EffectRunner:
             identity, reason, made_ns = run.run.id, str(refused), run.run.created_ns
             following.messages.append(
                 subjects.child_over(identity, run.risk, effect.id, str(RunStatus.FAILED), reason, made_ns=made_ns)
-                if isinstance(effect, StartRun)
+                if isinstance(effect, StartChildRun)
                 else subjects.step_refused(identity, run.risk, effect.id, reason, made_ns=made_ns)
             )
 
-    async def _submit(self, tx: Tx, run: StoredRun, effect: SubmitJob, following: Following) -> None:
+    async def _submit(self, tx: Tx, run: StoredRun, effect: SubmitStepJob, following: AppliedEffects) -> None:
         wanted = Submission(
             effect.topic,
             effect.payload,
@@ -144,7 +144,7 @@ class EffectRunner:
             raise BadInput("id", f"{effect.id} is the id of another job", "choose another id for the run")
         following.repeated.append(job.id)
 
-    async def _start_child(self, tx: Tx, run: StoredRun, effect: StartRun, following: Following) -> None:
+    async def _start_child(self, tx: Tx, run: StoredRun, effect: StartChildRun, following: AppliedEffects) -> None:
         tenant = run.run.tenant
         definition = await self._definitions.find(tx, tenant, effect.workflow, effect.version)
         if definition is None:
@@ -160,7 +160,7 @@ class EffectRunner:
             deadline_ns=effect.deadline_ns,
         )
         child = replace(child, requesters=run.run.requesters)
-        about = RunWanted(submitted_by=run.about.submitted_by, trace=run.about.trace, labels=run.about.labels)
+        about = RunRequest(submitted_by=run.about.submitted_by, trace=run.about.trace, labels=run.about.labels)
         there = await tx.query(_GET, {"id": effect.id})
         if not there and await self.make(tx, child, definition.scope, about) is not None:
             return
@@ -174,13 +174,13 @@ class EffectRunner:
             raise BadInput("id", f"{effect.id} is the id of another run", "choose another id for the run")
         following.repeated.append(effect.id)
 
-    async def make(self, tx: Tx, run: Run, scope: str, about: RunWanted) -> StoredRun | None:
+    async def make(self, tx: Tx, run: Run, scope: str, about: RunRequest) -> StoredRun | None:
         """Insert a run and request its first advance. None: its id is taken. `TooManyRuns`: a quota is reached."""
         await self._quotas.check(tx, run)
         made = await tx.query(_INSERT, new_values(run, scope, about))
         if not made:
             return None
-        note = Note(None, "submitted", f"{run.workflow.name} version {run.workflow.version}")
+        note = TimelineEntry(None, "submitted", f"{run.workflow.name} version {run.workflow.version}")
         line = line_values(run.id, 0, 0, note, None, run.created_ns, about.submitted_by or "api")
         await tx.query(_LINE, line)
         await self._bus.stage(tx, [subjects.look_at_run(run.id, run.workflow.risk, again=str(run.created_ns))])

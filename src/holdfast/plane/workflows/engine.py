@@ -48,13 +48,13 @@ from holdfast.plane.model.records import ID_CHARS_MAX, Delivery, check_id, check
 from holdfast.plane.workflows.core.event_batch import advance_all
 from holdfast.plane.workflows.core.run import (
     Advance,
-    CancelWanted,
+    CancelRequested,
+    CheckRun,
     ChildEnded,
     Event,
+    EventOutcome,
     GiveUp,
-    Heard,
     JobEnded,
-    Look,
     RunStatus,
     StoredRun,
 )
@@ -67,6 +67,15 @@ CONCURRENCY: Final = 32
 BATCH_MAX: Final = 128  # events of one run in one write
 REASON_CHARS_MAX: Final = 1000
 _STOPPING_S: Final = 0.1
+EVENT_LABELS: Final[Mapping[type[Event], str]] = {
+    CheckRun: "Look",
+    JobEnded: "JobEnded",
+    ChildEnded: "ChildEnded",
+    CancelRequested: "CancelWanted",
+    GiveUp: "GiveUp",
+}
+"""Names of events in metrics, which do not follow the names of classes."""
+
 NOT_AGAIN: Final = frozenset({str(Code.FATAL), str(Code.UNKNOWN_TOPIC), "refused"})
 
 
@@ -82,7 +91,7 @@ class _Asked(NamedTuple):
     meant: Callable[[StoredRun], bool] = _any_run  # False: the event is about an earlier run with this id
 
 
-class Indicators(Protocol):
+class DuplicateObserver(Protocol):
     """Counts indicators of duplicates: see `plane.policy.duplicate_counters`."""
 
     def step_repeated(self, *, run: str, step: str) -> None:
@@ -98,7 +107,7 @@ class Indicators(Protocol):
         ...
 
 
-class Engine:
+class WorkflowEngine:
     """One engine. `serving` runs it; every advance of a run goes through `move`."""
 
     def __init__(
@@ -108,7 +117,7 @@ class Engine:
         bus: Bus,
         *,
         delays: AnyDelays = RETRY_DELAYS,
-        indicators: Indicators | None = None,
+        indicators: DuplicateObserver | None = None,
         family: LockFamily = WORKFLOW_RUN,
         name: str = "engine",
     ) -> None:
@@ -136,7 +145,9 @@ class Engine:
         }
 
     @asynccontextmanager
-    async def serving(self, *, concurrency: int = CONCURRENCY, ack_wait: float | None = None) -> AsyncIterator[Engine]:
+    async def serving(
+        self, *, concurrency: int = CONCURRENCY, ack_wait: float | None = None
+    ) -> AsyncIterator[WorkflowEngine]:
         """Handle messages inside the block. At its end, running handlers complete and other messages are nacked."""
         wait_ns = duration_ns("ack_wait", self.family.ttl / 2 if ack_wait is None else ack_wait)
         async with AsyncExitStack() as stack:
@@ -209,17 +220,17 @@ class Engine:
         self, lease: Lease | DegradedLease, run_id: str, asked: Sequence[_Asked], actor: str | None = None
     ) -> list[ChangedRun]:
         draw = self.runs.entropy.below
-        heard: list[Heard] = []
+        heard: list[EventOutcome] = []
 
         def decide(stored: StoredRun, budget: Budget) -> Advance:
             wanted = [each.event for each in asked if each.meant(stored)]
             if not wanted:
-                heard[:] = [Heard.UNKNOWN] * len(asked)
-                return Advance(stored.run, Heard.UNKNOWN, wake_ns=stored.wake_ns)
+                heard[:] = [EventOutcome.UNKNOWN] * len(asked)
+                return Advance(stored.run, EventOutcome.UNKNOWN, wake_ns=stored.wake_ns)
             now_ns, may_start = self.runs.clock.now().wall, self._may_start(lease)
             whole, found = advance_all(stored.run, wanted, now_ns, draw, may_start=may_start, budget=budget)
             each_heard = iter(found)
-            all_heard = (next(each_heard, None) if each.meant(stored) else Heard.UNKNOWN for each in asked)
+            all_heard = (next(each_heard, None) if each.meant(stored) else EventOutcome.UNKNOWN for each in asked)
             heard[:] = [each for each in takewhile(lambda each: each is not None, all_heard) if each is not None]
             return whole
 
@@ -229,9 +240,9 @@ class Engine:
         if self._indicators is not None and not lease.guaranteed:
             self._indicators.submitted_without_store(changed.submitted)
         # Statistics of the whole write are counted once, with the last event.
-        alone = [replace(changed, heard=each, held_back=(), repeated=()) for each in heard]
-        alone[-1] = replace(changed, heard=heard[-1])
-        told = [each if each.heard is Heard.APPLIED else replace(each, after=None) for each in alone]
+        alone = [replace(changed, outcome=each, held_back=(), repeated=()) for each in heard]
+        alone[-1] = replace(changed, outcome=heard[-1])
+        told = [each if each.outcome is EventOutcome.APPLIED else replace(each, after=None) for each in alone]
         return [self._noted(each.event, end) for each, end in zip(asked, told, strict=False)]
 
     async def _move_together(self, run_id: str, asked: Sequence[_Asked]) -> Sequence[ChangedRun | Failed]:
@@ -249,7 +260,7 @@ class Engine:
 
     def _check_quota(self, run_id: str, event: Event) -> None:
         """Return if the run may evaluate expressions now, or has none; otherwise raise `RetryLater`."""
-        if not isinstance(event, CancelWanted | GiveUp):
+        if not isinstance(event, CancelRequested | GiveUp):
             self.runs.expression_quota.check(run_id)
 
     def _gathering(self, run_id: str) -> Batcher[_Asked, ChangedRun]:
@@ -283,13 +294,13 @@ class Engine:
         return lambda risk: policy.on_error(risk) is OnError.FAIL_OPEN
 
     def _noted(self, event: Event, changed: ChangedRun) -> ChangedRun:
-        heard = "missing" if changed.before is None else str(changed.heard)
-        self.tally[f"{type(event).__name__}.{heard}"] += 1
+        outcome = "missing" if changed.before is None else str(changed.outcome)
+        self.tally[f"{EVENT_LABELS[type(event)]}.{outcome}"] += 1
         self.tally["held_back"] += len(changed.held_back)
         self.tally["repeated_publishes"] += len(changed.repeated)
         if self._indicators is not None and changed.before is not None:
             run = changed.before.run.id
-            if changed.heard is Heard.REPEATED:
+            if changed.outcome is EventOutcome.REPEATED:
                 name = event.job if isinstance(event, JobEnded) else event.run if isinstance(event, ChildEnded) else ""
                 self._indicators.step_repeated(run=run, step=name.removeprefix(f"{run}:"))
             for job in changed.repeated:
@@ -341,7 +352,7 @@ def _meant(body: Mapping[str, Any], stored: StoredRun) -> bool:
 
 
 def _look(_: Mapping[str, Any]) -> Event:
-    return Look()
+    return CheckRun()
 
 
 def _job_ended(body: Mapping[str, Any]) -> Event:
@@ -366,7 +377,7 @@ def _child_ended(body: Mapping[str, Any]) -> Event:
 
 
 def _cancel_wanted(body: Mapping[str, Any]) -> Event:
-    return CancelWanted(check_text("actor", body.get("actor"), ID_CHARS_MAX), _reason(body) or "cancelled")
+    return CancelRequested(check_text("actor", body.get("actor"), ID_CHARS_MAX), _reason(body) or "cancelled")
 
 
 def _reason(body: Mapping[str, Any]) -> str | None:

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 from holdfast.errors import BadInput
 from holdfast.plane.workflows.core.definition import Workflow
-from holdfast.plane.workflows.core.problems import BadWorkflow, Place, Problem
+from holdfast.plane.workflows.core.problems import BadWorkflow, DefinitionProblem, TextPosition
 from holdfast.plane.workflows.core.validation import judge_document
-from holdfast.plane.workflows.source import BYTES_MAX, Placed, Unreadable, read_json
+from holdfast.plane.workflows.source import BYTES_MAX, SourceDocument, UnreadableSource, read_json
 
 Form: TypeAlias = Literal["yaml", "json"]
 
@@ -39,7 +39,7 @@ def load_workflow(path: str | Path) -> Workflow:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         at = (content.count(b"\n", 0, error.start) + 1, error.start - content.rfind(b"\n", 0, error.start))
-        raise BadWorkflow(str(path), [Problem((), "is not UTF-8", "save it as UTF-8")], [at]) from None
+        raise BadWorkflow(str(path), [DefinitionProblem((), "is not UTF-8", "save it as UTF-8")], [at]) from None
     return parse_workflow(text, str(path), form=form)
 
 
@@ -52,11 +52,11 @@ def parse_workflow(text: str, name: str = "<text>", *, form: Form | None = None)
         raise BadWorkflow(name, [_too_large()])
     try:
         placed = _placed(text, form)
-    except Unreadable as error:
-        raise BadWorkflow(name, [Problem((), error.problem, error.fix)], [error.place]) from None
+    except UnreadableSource as error:
+        raise BadWorkflow(name, [DefinitionProblem((), error.problem, error.fix)], [error.place]) from None
     workflow, problems = judge_document(placed.value)
-    found: list[tuple[Problem, Place | None]] = [
-        (Problem(path, "stands there twice", "keep one"), place) for path, place in placed.repeated
+    found: list[tuple[DefinitionProblem, TextPosition | None]] = [
+        (DefinitionProblem(path, "stands there twice", "keep one"), place) for path, place in placed.repeated
     ]
     found += [(problem, placed.place(problem)) for problem in problems]
     if found:
@@ -65,7 +65,7 @@ def parse_workflow(text: str, name: str = "<text>", *, form: Form | None = None)
     return workflow
 
 
-def _placed(text: str, form: Form | None) -> Placed:
+def _placed(text: str, form: Form | None) -> SourceDocument:
     begins = text.lstrip()[:1] == "{" and text.lstrip()[1:].lstrip()[:1] in {'"', "}"}
     if form == "json" or (form is None and begins):
         return read_json(text)
@@ -79,5 +79,5 @@ def _placed(text: str, form: Form | None) -> Placed:
     return read_yaml(text)
 
 
-def _too_large() -> Problem:
-    return Problem((), f"is larger than {BYTES_MAX} bytes", "split it into several workflows")
+def _too_large() -> DefinitionProblem:
+    return DefinitionProblem((), f"is larger than {BYTES_MAX} bytes", "split it into several workflows")

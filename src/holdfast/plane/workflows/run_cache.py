@@ -22,7 +22,7 @@ CHARS_MAX: Final = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class CachedRun:
     """One version of a run, and the encoder for its next one."""
 
     run: Run
@@ -35,19 +35,19 @@ class Remembered:
         return bool(row["version"] == self.version and row["created_ns"] == self.run.created_ns)
 
 
-class RunMemory:
+class RunCache:
     """The runs that one process wrote recently. Belongs to one event loop."""
 
     def __init__(self, most: int = CHARS_MAX) -> None:
         self._most = most
         self._size = 0
-        self._runs: dict[str, Remembered] = {}  # the latest last
+        self._runs: dict[str, CachedRun] = {}  # the latest last
 
-    def get(self, run_id: str) -> Remembered | None:
+    def get(self, run_id: str) -> CachedRun | None:
         """The last version that this process wrote."""
         return self._runs.get(run_id)
 
-    def put(self, remembered: Remembered) -> None:
+    def put(self, remembered: CachedRun) -> None:
         """Cache a committed version, unless the run has ended or a newer version is cached."""
         run = remembered.run
         self.forget(run.id)

@@ -13,7 +13,16 @@ from typing import Any
 from holdfast.plane.db.ports import Row
 from holdfast.plane.model.records import encoded
 from holdfast.plane.workflows.core.definition import Workflow
-from holdfast.plane.workflows.core.run import Advance, Note, Run, RunStatus, RunWanted, StepStatus, StoredRun, root_of
+from holdfast.plane.workflows.core.run import (
+    Advance,
+    Run,
+    RunRequest,
+    RunStatus,
+    StepStatus,
+    StoredRun,
+    TimelineEntry,
+    root_of,
+)
 from holdfast.plane.workflows.core.run_codec import RunText, from_document
 
 
@@ -37,7 +46,7 @@ class RunOutline:
     version: int
     fence: int | None
     parent: str | None  # the run that started it
-    about: RunWanted
+    about: RunRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,7 @@ def run_outline_of(row: Row, gist: Row | None = None) -> RunOutline:
     )
 
 
-def new_values(run: Run, scope: str, about: RunWanted) -> dict[str, Any]:
+def new_values(run: Run, scope: str, about: RunRequest) -> dict[str, Any]:
     """The columns of a new run."""
     return {
         "id": run.id,
@@ -164,7 +173,9 @@ def changed_values(
     }
 
 
-def line_values(run: str, version: int, line: int, note: Note, fence: int | None, at_ns: int, actor: str) -> Row:
+def line_values(
+    run: str, version: int, line: int, note: TimelineEntry, fence: int | None, at_ns: int, actor: str
+) -> Row:
     """The columns of one entry of the timeline."""
     return {
         "run": run,
@@ -193,6 +204,6 @@ def outline_text(run: Run) -> str:
     return json.dumps([run.error, run.ended_ns, run.deadline_ns, parent, steps], separators=(",", ":"))
 
 
-def _about(row: Row) -> RunWanted:
+def _about(row: Row) -> RunRequest:
     labels = json.loads(row["labels"])
-    return RunWanted(row["idempotency_key"], row["submitted_by"], row["trace"], labels, row["rerun_of"])
+    return RunRequest(row["idempotency_key"], row["submitted_by"], row["trace"], labels, row["rerun_of"])

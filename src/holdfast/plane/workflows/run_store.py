@@ -38,13 +38,13 @@ from holdfast.plane.locks.registry import WORKFLOW_RUN, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.paging import Place
 from holdfast.plane.model.records import check_id
-from holdfast.plane.workflows.core.run import Advance, Heard, Run, RunStatus, RunWanted, StoredRun
+from holdfast.plane.workflows.core.run import Advance, EventOutcome, Run, RunRequest, RunStatus, StoredRun
 from holdfast.plane.workflows.core.run_codec import RunText
 from holdfast.plane.workflows.definitions import Definitions
-from holdfast.plane.workflows.effects import EffectRunner, Following, Gates, over
+from holdfast.plane.workflows.effects import AppliedEffects, EffectRunner, Gates, over
 from holdfast.plane.workflows.expression_quota import ExpressionQuota
 from holdfast.plane.workflows.expressions.builtins import Budget, OverBudget
-from holdfast.plane.workflows.run_cache import Remembered, RunMemory
+from holdfast.plane.workflows.run_cache import CachedRun, RunCache
 from holdfast.plane.workflows.run_quotas import RunQuotas
 from holdfast.plane.workflows.run_rows import (
     RunEvent,
@@ -92,7 +92,7 @@ class ChangedRun:
 
     before: StoredRun | None
     after: StoredRun | None
-    heard: Heard = Heard.UNKNOWN
+    outcome: EventOutcome = EventOutcome.UNKNOWN
     held_back: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()  # jobs that were to be inserted and existed
     submitted: int = 0  # inserted jobs
@@ -127,7 +127,7 @@ class RunStore:
         self.entropy = entropy
         self.definitions = definitions
         self._bus = bus
-        self._memory = RunMemory()
+        self._memory = RunCache()
         self._apart = asyncio.Semaphore()
         self.expression_quota = ExpressionQuota(clock, entropy.below)
         self.decided_apart = 0  # decisions that were too costly for a transaction
@@ -151,7 +151,7 @@ class RunStore:
 
     # Insert and queries.
 
-    async def start(self, run: Run, scope: str, about: RunWanted) -> tuple[StoredRun, bool]:
+    async def start(self, run: Run, scope: str, about: RunRequest) -> tuple[StoredRun, bool]:
         """Insert a new run and request its first advance. The same idempotency key returns the first run.
 
         Also returns whether it was inserted. `RowExists`: its id is taken. `TooManyRuns`: a quota is reached.
@@ -245,7 +245,7 @@ class RunStore:
         )
         fence = presented.fence
         known = self._memory.get(run_id)
-        written: Remembered | None = None
+        written: CachedRun | None = None
 
         apart: tuple[StoredRun, Advance] | None = None  # a decision that was too costly for a transaction
 
@@ -262,13 +262,13 @@ class RunStore:
                 advance = apart[1] if apart is not None and decided else decide(before, Budget(IN_TRANSACTION_COST))
             except OverBudget:
                 return _TooLong(before)
-            if advance.heard is not Heard.APPLIED:
+            if advance.outcome is not EventOutcome.APPLIED:
                 await self._look_again(tx, before, advance)
-                return Accepted(ChangedRun(before, None, advance.heard, advance.held_back))
+                return Accepted(ChangedRun(before, None, advance.outcome, advance.held_back))
             text = known.text if known is not None and before.run is known.run else RunText()
             document = text.of(advance.run)
             changed = await self._write(tx, before, advance, document, fence, actor)
-            written = Remembered(advance.run, before.version + 1, text, len(document))
+            written = CachedRun(advance.run, before.version + 1, text, len(document))
             return Accepted(changed)
 
         if ARMED:
@@ -294,7 +294,7 @@ class RunStore:
                 self.decided_apart += 1
                 return await asyncio.to_thread(decide, run, budget)
 
-    async def _held(self, tx: Tx, run_id: str, known: Remembered | None) -> StoredRun | None:
+    async def _held(self, tx: Tx, run_id: str, known: CachedRun | None) -> StoredRun | None:
         """The run, locked until the transaction ends. Its document is read only if this version is not cached."""
         statement = (_GET if known is None else _HEAD) + _LOCKING[tx.dialect]
         rows = await tx.query(statement, {"id": run_id})
@@ -321,7 +321,7 @@ class RunStore:
             await tx.query_many(_LINE, lines)
         kept = found[0]["holdfast_fence"]
         after = replace(before, run=run, version=version, fence=kept, updated_ns=now_ns, wake_ns=wake_ns)
-        following = Following()
+        following = AppliedEffects()
         for effect in advance.effects:
             await self._consequences.follow(tx, after, effect, following)
         if run.status.terminal:
@@ -334,7 +334,7 @@ class RunStore:
         if following.messages:
             await self._bus.stage(tx, following.messages)
         repeated, submitted = tuple(following.repeated), following.submitted
-        return ChangedRun(before, after, advance.heard, advance.held_back, repeated, submitted)
+        return ChangedRun(before, after, advance.outcome, advance.held_back, repeated, submitted)
 
     async def _look_again(self, tx: Tx, before: StoredRun, advance: Advance) -> None:
         """The run has not changed, but its next wake-up may have: a timer is removed only after it fired."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from holdfast.plane.workflows.core.problems import Path, Place, Problem
+from holdfast.plane.workflows.core.problems import DefinitionProblem, Path, TextPosition
 
 DEPTH_MAX: Final = 100
 DIGITS_MAX: Final = 300
@@ -21,23 +21,23 @@ BYTES_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class ValuePosition:
     """The position of a value."""
 
-    key: Place  # of its key, or of the value itself in a list
-    value: Place  # the first character of its text, if it is a text
+    key: TextPosition  # of its key, or of the value itself in a list
+    value: TextPosition  # the first character of its text, if it is a text
     inline: bool = False  # a text on one line without escapes, so its characters can be counted
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class SourceDocument:
     """A document with its positions."""
 
     value: Any
-    spots: Mapping[Path, Spot]
-    repeated: tuple[tuple[Path, Place], ...] = ()  # duplicate keys
+    spots: Mapping[Path, ValuePosition]
+    repeated: tuple[tuple[Path, TextPosition], ...] = ()  # duplicate keys
 
-    def place(self, problem: Problem) -> Place | None:
+    def place(self, problem: DefinitionProblem) -> TextPosition | None:
         """The position of a problem: the character, the field, or the object that lacks the field."""
         for length in range(len(problem.path), -1, -1):
             spot = self.spots.get(problem.path[:length])
@@ -48,10 +48,10 @@ class Placed:
         return None
 
 
-class Unreadable(Exception):
+class UnreadableSource(Exception):
     """A text is not a document."""
 
-    def __init__(self, problem: str, fix: str, place: Place | None = None) -> None:
+    def __init__(self, problem: str, fix: str, place: TextPosition | None = None) -> None:
         super().__init__(problem)
         self.problem, self.fix, self.place = problem, fix, place
 
@@ -62,10 +62,10 @@ _DECODER: Final = json.JSONDecoder()
 _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
-def read_json(text: str) -> Placed:
-    """The document in a text, or `Unreadable`."""
+def read_json(text: str) -> SourceDocument:
+    """The document in a text, or `UnreadableSource`."""
     reading = _Reading(text)
-    return Placed(reading.document(), reading.spots, tuple(reading.repeated))
+    return SourceDocument(reading.document(), reading.spots, tuple(reading.repeated))
 
 
 class _Reading:
@@ -74,8 +74,8 @@ class _Reading:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
         self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
-        self.spots: dict[Path, Spot] = {}
-        self.repeated: list[tuple[Path, Place]] = []
+        self.spots: dict[Path, ValuePosition] = {}
+        self.repeated: list[tuple[Path, TextPosition]] = []
 
     def document(self) -> Any:
         """The only value."""
@@ -84,7 +84,7 @@ class _Reading:
             self._fail("something follows the document", "remove it")
         return value
 
-    def _value(self, path: Path, key: Place | None) -> Any:
+    def _value(self, path: Path, key: TextPosition | None) -> Any:
         character = self._next()
         begin, start = self._place(self._at), self._at
         if len(path) > DEPTH_MAX:
@@ -92,9 +92,9 @@ class _Reading:
         if character == '"':
             value: Any = self._string()
             inline = self._at - start == len(value) + 2
-            self.spots[path] = Spot(key or begin, (begin[0], begin[1] + 1), inline)
+            self.spots[path] = ValuePosition(key or begin, (begin[0], begin[1] + 1), inline)
             return value
-        self.spots[path] = Spot(key or begin, begin)
+        self.spots[path] = ValuePosition(key or begin, begin)
         if character == "{":
             return self._table(path)
         if character == "[":
@@ -166,9 +166,9 @@ class _Reading:
         self._at += 1
         return True
 
-    def _place(self, at: int) -> Place:
+    def _place(self, at: int) -> TextPosition:
         line = bisect_right(self._starts, at)
         return line, at - self._starts[line - 1] + 1
 
     def _fail(self, problem: str, fix: str) -> NoReturn:
-        raise Unreadable(problem, fix, self._place(self._at))
+        raise UnreadableSource(problem, fix, self._place(self._at))

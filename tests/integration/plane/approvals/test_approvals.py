@@ -24,7 +24,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller, NotAllowed
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.metrics import of_approvals
-from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
+from holdfast.plane.workflows.core.run import CancelRequested, CheckRun, RunStatus
 from holdfast.types import NS
 from support.fixtures.workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from support.harness.approvals import (
@@ -57,7 +57,7 @@ async def test_of_many_who_decide_at_once_on_several_replicas_one_decision_is_ta
     if gate:
         await first.define(GATED)
         run = await first.start("refund", {"amount": 12})
-        await first.engine.move(run, Look())
+        await first.engine.move(run, CheckRun())
         job = f"{run}:agreed@1"
     else:
         job = (await asked(first)).id
@@ -191,11 +191,11 @@ async def test_a_gate_of_a_run_that_is_over_is_not_decided(flow_stage: FlowStage
     replica = await stage_of(flow_stage)
     await replica.define(GATED)
     run = await replica.start("refund", {"amount": 12})
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     gate, approvals = f"{run}:agreed@1", staged(replica.components)
 
     async def end() -> None:
-        await replica.engine.move(run, CancelWanted("ada", "not needed"))
+        await replica.engine.move(run, CancelRequested("ada", "not needed"))
         assert (await replica.run(run)).run.status is RunStatus.CANCELLED
 
     if late:

@@ -21,7 +21,7 @@ from holdfast.plane.approvals.rows import request_of
 from holdfast.plane.approvals.rules import Approval, ApprovalConflict, ApprovalStatus, ApprovalVerdict, SelfApproval
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.core.run import CheckRun
 from holdfast.types import NS
 from support.fixtures.workflows import FlowReplica, FlowStage
 from support.harness.approvals import GATED, asked, decide, stage_of, staged, untouched
@@ -82,7 +82,7 @@ async def waiting_for_somebody(replica: FlowReplica, kind: str) -> str:
         return (await asked(replica, **more)).id
     await replica.define(GATED)
     run = await replica.start("refund", {"amount": 12})
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     return f"{run}:agreed@1"
 
 

@@ -11,7 +11,7 @@ from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.workflows.core.run import Look, RunStatus
+from holdfast.plane.workflows.core.run import CheckRun, RunStatus
 from support.fixtures.workflows import FlowReplica, FlowStage
 
 pytestmark = pytest.mark.asyncio
@@ -32,7 +32,7 @@ async def idle(replica: FlowReplica, workflow: str, copies: int) -> str:
     """One idle run, and so many rows that are like it except for their id."""
     await replica.define(workflow)
     run = await replica.start(re.findall(r"name: (\w+)", workflow)[0], run_id="original")
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     await copy(replica, run, copies)
     return run
 
@@ -77,7 +77,7 @@ async def test_all_waiting_runs_are_checked_in_turn_and_a_lost_decision_is_found
     reconciler = RunReconciler(replica.engine, replica.components.locks)
     await idle(replica, GATED, 120)
     run = await replica.start("gated", run_id="decided")
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     await replica.end(f"{run}:ask@1", state=JobState.SUCCEEDED)
     await replica.components.database.write(lambda tx: tx.query("DELETE FROM plane_message"))  # the message is lost
     flow_stage.clock.push(60)

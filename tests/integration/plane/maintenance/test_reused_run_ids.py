@@ -14,7 +14,7 @@ from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_app
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.settings.settings import Retention
-from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
+from holdfast.plane.workflows.core.run import CancelRequested, CheckRun, RunStatus
 from holdfast.types import NS
 from support.fixtures.workflows import ASKER, DECIDER, FlowReplica, FlowStage, holds
 
@@ -74,7 +74,7 @@ async def whole(replica: FlowReplica, value: str) -> object:
 async def moved(replica: FlowReplica, value: str, name: str = "order") -> None:
     """A run that has begun, and is not moved any further."""
     await replica.start(name, value, run_id=ID)
-    await replica.engine.move(ID, Look())
+    await replica.engine.move(ID, CheckRun())
 
 
 async def begun(replica: FlowReplica, job: str) -> None:
@@ -133,7 +133,7 @@ async def test_a_job_of_an_earlier_run_that_is_not_over_is_left_alone_and_the_st
 ) -> None:
     replica = await prepared(flow_stage, serve=False)
     await moved(replica, "old")
-    await replica.engine.move(ID, CancelWanted("me", "enough"))  # and nobody hears that its job should end
+    await replica.engine.move(ID, CancelRequested("me", "enough"))  # and nobody hears that its job should end
     await forgotten(flow_stage, replica, Retention())
     left = await replica.job(JOBS[0])
     assert left is not None
@@ -168,16 +168,16 @@ async def test_a_run_that_an_earlier_one_had_started_gives_way_when_it_is_over_a
     await replica.define("{name: outer, steps: {ship: {workflow: shipping, input: '${ input }'}}}")
     child = f"{ID}:ship@1"
     await moved(replica, "old", "outer")
-    await replica.engine.move(child, Look())
-    await replica.engine.move(ID, CancelWanted("me", "enough"))
+    await replica.engine.move(child, CheckRun())
+    await replica.engine.move(ID, CancelRequested("me", "enough"))
     await forgotten(flow_stage, replica, Retention())
     old = await replica.run(child)
     await moved(replica, "too early", "outer")
     assert await replica.run(child) == old
     assert f"run {child} of an earlier run {ID} is not over" in await told(replica, "run.child")
-    await replica.engine.move(ID, CancelWanted("me", "enough"))
+    await replica.engine.move(ID, CancelRequested("me", "enough"))
     flow_stage.clock.push(2 * DAY)
-    await replica.engine.move(child, CancelWanted("me", "enough"))
+    await replica.engine.move(child, CancelRequested("me", "enough"))
     await replica.end(f"{child}:send@1", state=JobState.CANCELLED)
     flow_stage.clock.push(29 * DAY)
     await cleaned(replica, Retention())
@@ -186,7 +186,7 @@ async def test_a_run_that_an_earlier_one_had_started_gives_way_when_it_is_over_a
     new = await replica.run(child)
     assert (new.run.status, new.run.input) == (RunStatus.PENDING, "new")
     assert [line.kind for line in await replica.timeline(child)] == ["submitted"]
-    await replica.engine.move(child, Look())
+    await replica.engine.move(child, CheckRun())
     job = await replica.job(f"{child}:send@1")
     assert job is not None
     assert (job.state, job.payload) == (JobState.PENDING, "new")
@@ -195,6 +195,6 @@ async def test_a_run_that_an_earlier_one_had_started_gives_way_when_it_is_over_a
 async def test_an_id_is_not_free_before_its_run_is_forgotten(flow_stage: FlowStage) -> None:
     replica = await prepared(flow_stage, serve=False)
     await moved(replica, "old")
-    await replica.engine.move(ID, CancelWanted("me", "enough"))
+    await replica.engine.move(ID, CancelRequested("me", "enough"))
     with pytest.raises(RowExists, match="is taken"):
         await replica.start("order", "new", run_id=ID)

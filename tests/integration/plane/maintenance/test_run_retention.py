@@ -14,7 +14,7 @@ from holdfast.plane.maintenance import retention
 from holdfast.plane.maintenance.retention import Cleanup, CleanupStatistics, finished_runs, old_approvals
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.workflows.core.run import CancelWanted, JobEnded, Look, RunStatus
+from holdfast.plane.workflows.core.run import CancelRequested, CheckRun, JobEnded, RunStatus
 from support.fixtures.workflows import ASKER, DECIDER, FlowReplica, FlowStage
 
 pytestmark = pytest.mark.asyncio
@@ -48,7 +48,7 @@ async def clean(replica: FlowReplica, made: Cleanup) -> CleanupStatistics:
 async def begun(replica: FlowReplica, **more: Any) -> str:
     """A run that waits for somebody."""
     run = await replica.start("long", **more)
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     await replica.end(f"{run}:first@1", {"found": 7})
     await replica.engine.move(run, JobEnded(f"{run}:first@1", JobState.SUCCEEDED, {"found": 7}))
     return run
@@ -56,7 +56,7 @@ async def begun(replica: FlowReplica, **more: Any) -> str:
 
 async def ended(replica: FlowReplica, **more: Any) -> str:
     run = await begun(replica, **more)
-    await replica.engine.move(run, CancelWanted("me", "enough"))
+    await replica.engine.move(run, CancelRequested("me", "enough"))
     return run
 
 
@@ -79,7 +79,7 @@ async def test_a_run_is_kept_for_thirty_days_from_its_end_with_its_timeline_and_
     keyed = await ended(replica, idempotency_key="k")
     run = await begun(replica)
     flow_stage.clock.push(20 * DAY)  # it waited for long: its end is what counts
-    await replica.engine.move(run, CancelWanted("me", "enough"))
+    await replica.engine.move(run, CancelRequested("me", "enough"))
     made = cleanup(replica)
     flow_stage.clock.push(29 * DAY)
     assert (await clean(replica, made)).runs == 0
@@ -150,7 +150,7 @@ async def test_a_run_that_waits_for_months_does_not_miss_its_forgotten_jobs(flow
     await replica.engine.move(run, JobEnded(f"{run}:ask@1", JobState.SUCCEEDED, None))
     flow_stage.clock.push(101 * DAY)
     await clean(replica, made)
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     over = await replica.run(run)
     assert (over.run.status, over.run.output) == (RunStatus.SUCCEEDED, {"found": 7})
 
@@ -160,7 +160,7 @@ async def test_a_result_that_was_forgotten_unheard_is_not_taken_for_an_empty_one
     replica = await flow_stage.replica(serve=False)
     await replica.define(LONG)
     run = await replica.start("long")
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     await replica.end(f"{run}:first@1", {"found": 7})
     flow_stage.clock.push(10 * DAY)
     assert (await clean(replica, cleanup(replica))).emptied == 1

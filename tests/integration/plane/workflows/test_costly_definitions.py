@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.problems import BadWorkflow
-from holdfast.plane.workflows.core.run import Look, RunStatus
+from holdfast.plane.workflows.core.run import CheckRun, RunStatus
 from holdfast.plane.workflows.core.validation import VALUES_MAX, accept_document
 from holdfast.plane.workflows.definitions import REMEMBERED_CHARS_MAX
 from support.fixtures.workflows import ASKER, FlowStage
@@ -43,5 +43,5 @@ async def test_what_a_process_remembers_of_definitions_is_bounded_and_the_others
         assert definitions.remembered_chars <= REMEMBERED_CHARS_MAX
     assert definitions.remembered_chars > REMEMBERED_CHARS_MAX - 2 * LONG
     run = await replica.start("large-0")
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     assert (await replica.run(run)).run.status is RunStatus.SUCCEEDED

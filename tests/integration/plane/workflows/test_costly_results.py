@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
-from holdfast.plane.workflows.core.run import Look, RunStatus
+from holdfast.plane.workflows.core.run import CheckRun, RunStatus
 from holdfast.plane.workflows.expressions.builtins import Budget
 from support.fixtures.workflows import FlowStage
 
@@ -30,7 +30,7 @@ async def test_costly_results_of_one_tenant_hold_up_no_run_of_another(flow_stage
     await first.define(COSTLY)
     await first.define(ORDER)
     hostile = await first.start("costly", tenant="hostile")
-    await first.engine.move(hostile, Look())
+    await first.engine.move(hostile, CheckRun())
     for number in range(STEPS):
         await first.end(f"{hostile}:s{number}@1")
     replica = await flow_stage.replica()  # finds all these results waiting
@@ -47,7 +47,7 @@ async def test_costly_results_are_worked_in_after_all(flow_stage: FlowStage) -> 
     replica = await flow_stage.replica(serve=False)
     await replica.define(COSTLY.replace("range(6000)", "range(600)"))
     run = await replica.start("costly")
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     for number in range(STEPS):
         await replica.end(f"{run}:s{number}@1")
     await flow_stage.replica()

@@ -21,7 +21,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
 from holdfast.plane.service.workflows import RunNotFinished
-from holdfast.plane.workflows.core.run import Heard, JobEnded, Look, RunStatus
+from holdfast.plane.workflows.core.run import CheckRun, EventOutcome, JobEnded, RunStatus
 from holdfast.plane.workflows.run_store import ChangedRun
 from support.faults.tcp_proxy import FaultProxy
 from support.fixtures.scheduling import enqueue
@@ -125,7 +125,7 @@ async def test_a_result_whose_run_is_locked_comes_again_after_exactly_half_a_sec
     other = await flow_stage.replica(serve=False)
     await replica.define(TWO_STEPS)
     await replica.start("order", {"id": 7}, run_id="run-1")
-    await replica.engine.move("run-1", Look())
+    await replica.engine.move("run-1", CheckRun())
     await replica.end("run-1:fetch@1", {"amount": 12})
     (told,) = await replica.query("SELECT * FROM plane_message WHERE subject = :subject", subject=subjects.RUN_RESULT)
     assert told["id"].startswith("run.result:run-1:fetch@1")
@@ -158,7 +158,7 @@ async def test_the_lock_of_a_run_lasts_30_s_and_is_released_when_its_handler_is_
         await asyncio.Event().wait()
 
     monkeypatch.setattr(replica.engine.runs, "change", stop)
-    handler = asyncio.ensure_future(replica.engine.move(run, Look()))
+    handler = asyncio.ensure_future(replica.engine.move(run, CheckRun()))
     await inside.wait()
     assert (leases[0].ttl, (await replica.components.locks.inspect(key)).held) == (30.0, True)
     handler.cancel()
@@ -184,8 +184,8 @@ async def test_a_lock_of_a_run_that_cannot_be_released_changes_nothing_for_the_r
             return changed
 
         monkeypatch.setattr(replica.engine.runs, "change", cut_off)
-        changed = await replica.engine.move(run, Look())
-        assert changed.heard is Heard.APPLIED
+        changed = await replica.engine.move(run, CheckRun())
+        assert changed.outcome is EventOutcome.APPLIED
         assert (await replica.status(run))["fetch"] == "running"
         counts, locks = replica.engine.lock_statistics, replica.components.locks.statistics()
         assert (counts.busy, counts.backend_errors, counts.abandoned) == (0, 0, 0)
@@ -207,16 +207,16 @@ async def test_what_comes_twice_late_or_for_nobody_changes_nothing_and_is_counte
     replica = await flow_stage.replica(serve=False, indicators=Ears())
     await replica.define(TWO_STEPS)
     run = await replica.start("order", {"id": 7})
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     ended = JobEnded(f"{run}:fetch@1", JobState.SUCCEEDED, {"amount": 12})
-    assert (await replica.engine.move(run, ended)).heard is Heard.APPLIED
+    assert (await replica.engine.move(run, ended)).outcome is EventOutcome.APPLIED
     stored = await replica.run(run)
-    assert (await replica.engine.move(run, ended)).heard is Heard.REPEATED
-    assert (await replica.engine.move(run, JobEnded(f"{run}:pay@9", JobState.FAILED))).heard is Heard.UNKNOWN
-    assert (await replica.engine.move(run, JobEnded(f"{run}:none@1", JobState.FAILED))).heard is Heard.UNKNOWN
-    assert (await replica.engine.move(run, Look())).heard is Heard.NOTHING
+    assert (await replica.engine.move(run, ended)).outcome is EventOutcome.REPEATED
+    assert (await replica.engine.move(run, JobEnded(f"{run}:pay@9", JobState.FAILED))).outcome is EventOutcome.UNKNOWN
+    assert (await replica.engine.move(run, JobEnded(f"{run}:none@1", JobState.FAILED))).outcome is EventOutcome.UNKNOWN
+    assert (await replica.engine.move(run, CheckRun())).outcome is EventOutcome.NOTHING
     assert await replica.run(run) == stored
-    assert (await replica.engine.move("nobody", Look())).before is None
+    assert (await replica.engine.move("nobody", CheckRun())).before is None
     assert heard == ["fetch@1"]
     assert replica.engine.statistics()["Look.missing"] == 1
 
@@ -236,14 +236,14 @@ async def test_a_step_and_its_job_are_one_transaction(flow_stage: FlowStage, mon
     with monkeypatch.context() as patched:
         patched.setattr(replica.components.bus, "stage", crash)
         with pytest.raises(Crash):
-            await replica.engine.move(run, Look())
+            await replica.engine.move(run, CheckRun())
     assert await replica.run(run) == before
     assert await replica.job(f"{run}:fetch@1") is None
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     assert await replica.job(f"{run}:fetch@1") is not None
 
 
-async def test_a_job_of_somebody_else_under_the_name_of_a_step_fails_the_step_and_is_left_alone(
+async def test_a_job_of_another_caller_under_the_id_of_a_step_fails_the_step_and_is_left_alone(
     flow_stage: FlowStage,
 ) -> None:
     replica = await flow_stage.replica()
@@ -251,7 +251,7 @@ async def test_a_job_of_somebody_else_under_the_name_of_a_step_fails_the_step_an
     await enqueue(replica.components.store, Submission("other", id="run-1:fetch@1"), "default")
     await replica.start("order", {"id": 7}, run_id="run-1")
     over = await replica.becomes("run-1", RunStatus.FAILED)
-    assert "somebody else" in (over.run.steps["fetch"].error or "")
+    assert "the id of another job" in (over.run.steps["fetch"].error or "")
     job = await replica.job("run-1:fetch@1")
     assert job is not None
     assert (job.topic, job.state) == ("other", JobState.PENDING)
@@ -265,14 +265,14 @@ async def test_without_the_store_a_low_risk_run_goes_on_and_its_high_risk_steps_
     cut_off.components.locks.policy.set("low", "fail_open", reason="test")
     await cut_off.define(RISKY)
     run = await cut_off.start("mixed")
-    changed = await cut_off.engine.move(run, Look())
+    changed = await cut_off.engine.move(run, CheckRun())
     assert changed.held_back == ("pay",)
     assert await cut_off.status(run) == {"note": "succeeded", "pay": "pending"}
     assert (await cut_off.run(run)).fence is None
     assert (await cut_off.run(run)).wake_ns is not None  # it is looked at again by itself
     assert cut_off.engine.lock_statistics.degraded == 1
     well = await flow_stage.replica(serve=False)  # the store is back
-    await well.engine.move(run, Look())
+    await well.engine.move(run, CheckRun())
     assert (await well.status(run))["pay"] == "running"
     assert (await well.run(run)).fence is not None
 
@@ -287,11 +287,11 @@ async def test_without_the_store_a_high_risk_run_waits_until_the_class_is_switch
     run = await cut_off.start("mixed")
     before = await cut_off.run(run)
     with pytest.raises(RetryLater) as later:
-        await cut_off.engine.move(run, Look())
+        await cut_off.engine.move(run, CheckRun())
     assert later.value.delay == 1.0
     assert await cut_off.run(run) == before
     cut_off.components.locks.policy.set("high", "fail_open", reason="the operator says so")
-    await cut_off.engine.move(run, Look())
+    await cut_off.engine.move(run, CheckRun())
     assert await cut_off.status(run) == {"note": "succeeded", "pay": "running"}
 
 
@@ -303,12 +303,12 @@ async def test_replicas_that_all_lost_the_store_still_make_each_step_once(flow_s
     first = replicas[0]
     await first.define(TWO_STEPS)
     runs = [await first.start("order", {"id": number}) for number in range(5)]
-    await asyncio.gather(*(each.engine.move(run, Look()) for each in replicas for run in runs))
+    await asyncio.gather(*(each.engine.move(run, CheckRun()) for each in replicas for run in runs))
     ended = [JobEnded(f"{run}:fetch@1", JobState.SUCCEEDED, {"amount": 1}) for run in runs]
     heard = await asyncio.gather(
         *(each.engine.move(run, event) for each in replicas for run, event in zip(runs, ended, strict=True))
     )
-    assert sorted(str(each.heard) for each in heard) == ["applied"] * 5 + ["repeated"] * 10
+    assert sorted(str(each.outcome) for each in heard) == ["applied"] * 5 + ["repeated"] * 10
     jobs = await first.query("SELECT id FROM plane_job")
     assert sorted(row["id"] for row in jobs) == sorted(f"{run}:{step}@1" for run in runs for step in ("fetch", "pay"))
 
@@ -322,7 +322,7 @@ async def test_a_far_delay_is_waited_for_by_the_poller_and_forgotten_only_when_i
     poller = Delays(replica.engine, replica.components.locks)
     await replica.define(SLOW)
     run = await replica.start("slow")
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     async with replica.components.locks.lock("tick", ttl=30) as lease:
         tick = Tick(lease, 0, lambda: False)
         await poller.tick(tick)
@@ -351,7 +351,7 @@ async def test_the_reconciler_tells_a_run_what_it_has_missed(flow_stage: FlowSta
     reconciler = RunReconciler(replica.engine, replica.components.locks)
     await replica.define(TWO_STEPS)
     run = await replica.start("order", {"id": 7})
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     await replica.end(f"{run}:fetch@1", {"amount": 12})
     await replica.components.database.write(lambda tx: tx.query("DELETE FROM plane_message"))  # the message is lost
     async with replica.components.locks.lock("tick", ttl=30) as lease:

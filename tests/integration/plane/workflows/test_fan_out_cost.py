@@ -12,7 +12,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message
 from holdfast.plane.workflows.core import run_codec
-from holdfast.plane.workflows.core.run import JobEnded, Look, RunStatus
+from holdfast.plane.workflows.core.run import CheckRun, JobEnded, RunStatus
 from support.fixtures.workflows import FlowReplica, FlowStage
 
 pytestmark = pytest.mark.asyncio
@@ -28,7 +28,7 @@ output: "${ steps.last.output }"
 
 async def opened_fan_out(replica: FlowReplica, children: int) -> str:
     run = await replica.start("wide", {"items": list(range(children))}, run_id=f"run-{children}")
-    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CheckRun())
     return run
 
 

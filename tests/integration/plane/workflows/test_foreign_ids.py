@@ -16,7 +16,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.scheduler.scheduler import Scheduler
-from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
+from holdfast.plane.workflows.core.run import CancelRequested, CheckRun, RunStatus
 from support.fixtures.workflows import FlowReplica, FlowStage, holds, older_job
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X19")]
@@ -53,8 +53,8 @@ async def test_a_run_that_ends_cancels_no_job_of_another_tenant(flow_stage: Flow
     await replica.define(ONE_STEP)
     victim = await older_job(replica, "x:fetch@1")
     run, _ = await replica.components.flows.start(ATTACKER, "order", run_id="x")
-    await replica.engine.move(run.run.id, Look())
-    await replica.engine.move(run.run.id, CancelWanted("attacker"))
+    await replica.engine.move(run.run.id, CheckRun())
+    await replica.engine.move(run.run.id, CancelRequested("attacker"))
     await cancelled(replica)
     assert await replica.job(victim.id) == victim
 
@@ -63,8 +63,8 @@ async def test_a_run_that_ends_cancels_its_own_job(flow_stage: FlowStage) -> Non
     replica = await flow_stage.replica(serve=False)
     await replica.define(ONE_STEP)
     run = await replica.start("order", run_id="x")
-    await replica.engine.move(run, Look())
-    await replica.engine.move(run, CancelWanted("asker"))
+    await replica.engine.move(run, CheckRun())
+    await replica.engine.move(run, CancelRequested("asker"))
     await cancelled(replica)
     job = await replica.job("x:fetch@1")
     assert job is not None
@@ -97,7 +97,7 @@ async def test_the_result_of_another_tenants_job_is_not_taken_for_ones_own(flow_
     victim = await older_job(replica, "x:fetch@1")
     await replica.end(victim.id, "secret")
     await replica.components.flows.start(ATTACKER, "order", run_id="x")
-    await replica.engine.move("x", Look())
+    await replica.engine.move("x", CheckRun())
     flow_stage.clock.push(60)
     reconciler = RunReconciler(replica.engine, replica.components.locks)
     async with replica.components.locks.lock("tick", ttl=30) as lease:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import RowExists
 from holdfast.plane.model.caller import Caller, NotAllowed
-from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.core.run import CheckRun
 from holdfast.plane.workflows.run_rows import outline_of_run
 from support.fixtures.workflows import ASKER, FlowStage
 
@@ -51,7 +51,7 @@ async def test_a_list_tells_how_runs_are_and_carries_nothing_large(flow_stage: F
     await replica.define(FAN)
     runs = [await replica.start("fan", {"items": ["x" * 1000] * 20}) for _ in range(25)]
     for run in runs[:2]:
-        await replica.engine.move(run, Look())
+        await replica.engine.move(run, CheckRun())
     page = await replica.components.flows.runs(ASKER, limit=23)
     assert [each.id for each in page.items] == runs[:1:-1]
     assert page.after is not None

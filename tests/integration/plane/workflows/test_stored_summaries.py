@@ -12,7 +12,7 @@ from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.workflows.core.definition_codec import from_document
-from holdfast.plane.workflows.core.run import CancelWanted, Look
+from holdfast.plane.workflows.core.run import CancelRequested, CheckRun
 from holdfast.plane.workflows.run_rows import RunOutline, outline_of_run
 from holdfast.plane.workflows.summaries import WorkflowOutline
 from support.fixtures.workflows import ASKER, FlowReplica, FlowStage
@@ -72,7 +72,7 @@ async def at_work(replica: FlowReplica) -> None:
     for document in FLOWS:
         await replica.components.flows.define(ASKER, from_document(document))
         run = await replica.start(document["name"], ["x" * 1_000] * 20)
-        await replica.engine.move(run, Look())
+        await replica.engine.move(run, CheckRun())
 
 
 async def listed(replica: FlowReplica) -> tuple[Sequence[RunOutline], Sequence[WorkflowOutline]]:
@@ -132,7 +132,7 @@ async def test_tables_of_an_older_version_with_rows_in_them_are_brought_up_to_da
     # What is written from now on has its outline.
     flows = replica.components.flows
     (waiting,) = [each.id for each in before[0] if each.workflow == "waits" and each.parent is None]
-    await replica.engine.move(waiting, CancelWanted("somebody"))
+    await replica.engine.move(waiting, CancelRequested("somebody"))
     (row,) = await replica.components.database.read(
         lambda tx: tx.query("SELECT outlined, version, status FROM plane_run WHERE id = :id", {"id": waiting})
     )

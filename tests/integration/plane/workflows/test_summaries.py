@@ -9,7 +9,7 @@ import pytest
 from holdfast.plane.approvals.summaries import ApprovalOutline, outline_of_approval
 from holdfast.plane.model.records import TEXT_CHARS_MAX
 from holdfast.plane.workflows.core.definition_codec import from_document
-from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.core.run import CheckRun
 from holdfast.plane.workflows.run_rows import outline_of_run
 from holdfast.plane.workflows.summaries import WorkflowOutline
 from support.fixtures.workflows import ASKER, FlowReplica, FlowStage
@@ -33,7 +33,7 @@ async def outlined(replica: FlowReplica, messages: tuple[Any, ...]) -> list[Appr
     await replica.components.flows.define(ASKER, from_document(ASK))
     for message in messages:
         run = await replica.start("ask", message)
-        await replica.engine.move(run, Look())
+        await replica.engine.move(run, CheckRun())
     return list((await replica.components.flows.approvals(ASKER)).items)
 
 
@@ -96,9 +96,9 @@ async def test_the_outline_of_a_run_is_that_of_the_whole_one_however_it_goes(flo
     items = ["x" * 10_000] * 30
     for name in ("inner", "outer", "fails"):
         run = await replica.start(name, items)
-        await replica.engine.move(run, Look())
+        await replica.engine.move(run, CheckRun())
     (sub,) = [each.id for each in (await flows.runs(ASKER)).items if "@" in each.id]
-    await replica.engine.move(sub, Look())
+    await replica.engine.move(sub, CheckRun())
     waits, _ = await flows.start(
         ASKER,
         "inner",

@@ -26,7 +26,7 @@ from holdfast.plane.settings.sections import ApprovalSettings, EngineSettings
 from holdfast.plane.settings.settings import KEYS, SchedulerSettings, Settings, WorkerSettings
 from holdfast.plane.settings.sources import BadSettings, load
 from holdfast.plane.worker.lease_batcher import lease_family
-from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.core.run import CheckRun
 from holdfast.types import NS, LossReason
 from support.fixtures.databases import until
 from support.harness.small_world import SmallWorld
@@ -188,7 +188,7 @@ async def test_a_plane_takes_every_lock_with_the_times_that_are_set(
         components = plane.components
         job, _ = await components.service.submit(ME, Submission("work", None))
         await components.approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="somebody")
-        await engine_of(components).move("run-1", Look(), risk="low")
+        await engine_of(components).move("run-1", CheckRun(), risk="low")
         async with asyncio.timeout(60):
             await done.wait()
         await until(lambda: set(seen.times) >= set(FAMILIES))

@@ -14,7 +14,7 @@ from holdfast.plane.process.workflow_parts import engine_of
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
-from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.core.run import CheckRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,12 +35,12 @@ async def test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input(tmp_
     async with asyncio.timeout(60), opened(Settings(database=database), works=True) as well:
         await well.flows.define(ME, from_document(STEPS))
         await well.flows.start(ME, "two", run_id="checked")
-        await engine_of(well).move("checked", Look())
+        await engine_of(well).move("checked", CheckRun())
         assert counted(well) == 0
     async with asyncio.timeout(60), opened(Settings(database=database, leases=NOWHERE), works=True) as cut_off:
         await cut_off.flows.start(ME, "two", run_id="unchecked")
         engine = engine_of(cut_off)
-        await engine.move("unchecked", Look())
+        await engine.move("unchecked", CheckRun())
         assert counted(cut_off) == 2
-        await engine.move("unchecked", Look())  # a second look makes no more jobs
+        await engine.move("unchecked", CheckRun())  # a second look makes no more jobs
         assert counted(cut_off) == 2

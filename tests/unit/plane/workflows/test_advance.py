@@ -10,7 +10,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core import run_draft
 from holdfast.plane.workflows.core.definition import StepRetry
 from holdfast.plane.workflows.core.expression_scope import run_names
-from holdfast.plane.workflows.core.run import Heard, SubmitJob
+from holdfast.plane.workflows.core.run import EventOutcome, SubmitStepJob
 from support.harness.runs import START, Stage, approval, delay, job, sub, transform
 
 # Order.
@@ -19,11 +19,11 @@ from support.harness.runs import START, Stage, approval, delay, job, sub, transf
 def test_a_new_run_starts_the_steps_that_wait_for_nothing() -> None:
     stage = Stage(job("a", input={"n": "${ input.n }"}, priority=3), job("b", "a"), input={"n": 7})
     assert stage.run.status == "pending"
-    assert stage.look().heard is Heard.APPLIED
+    assert stage.look().outcome is EventOutcome.APPLIED
     assert stage.run.status == "running"
     assert stage.run.started_ns == START
     assert stage.statuses() == {"a": "running", "b": "pending"}
-    assert stage.last.effects == (SubmitJob("r:a@1", "a", "work", {"n": 7}, "low", 1, priority=3),)
+    assert stage.last.effects == (SubmitStepJob("r:a@1", "a", "work", {"n": 7}, "low", 1, priority=3),)
 
 
 def test_a_step_starts_when_all_it_waits_for_has_succeeded_and_can_read_it() -> None:

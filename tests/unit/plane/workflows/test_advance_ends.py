@@ -6,7 +6,14 @@ import pytest
 
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core.definition import DEPTH_MAX, StepRetry
-from holdfast.plane.workflows.core.run import AskApproval, ChildEnded, Heard, JobEnded, RunStatus, StartRun
+from holdfast.plane.workflows.core.run import (
+    ChildEnded,
+    EventOutcome,
+    JobEnded,
+    RequestApproval,
+    RunStatus,
+    StartChildRun,
+)
 from holdfast.types import NS
 from support.harness.runs import START, Stage, approval, delay, job, sub, transform
 
@@ -69,7 +76,7 @@ def test_other_branches_go_on_while_a_step_waits_for_a_person() -> None:
     )
     stage.look()
     assert stage.run.status == "waiting"
-    assert stage.effect("ask@1") == AskApproval("r:ask@1", "ask", "5 euros?", "low", 1)
+    assert stage.effect("ask@1") == RequestApproval("r:ask@1", "ask", "5 euros?", "low", 1)
     stage.ended("a")
     assert (stage.run.status, stage.asked()) == ("waiting", ["b@1"])
     stage.ended("ask", result={"by": "ann"})
@@ -102,7 +109,7 @@ def test_a_denied_approval_denies_the_run_and_is_never_asked_again() -> None:
 def test_the_end_of_a_child_run_is_the_end_of_its_step(ended: RunStatus, step: str, run: str) -> None:
     stage = Stage(sub("s", workflow="other", version=3, input={"n": 1}, output="${ result.x }"))
     stage.look()
-    assert stage.effect("s@1") == StartRun("r:s@1", "s", "other", 3, {"n": 1}, 1)
+    assert stage.effect("s@1") == StartChildRun("r:s@1", "s", "other", 3, {"n": 1}, 1)
     stage.child_ended("s", ended, output={"x": 9})
     assert (stage.status("s"), stage.run.status) == (step, run)
     assert stage.state("s").output == (9 if step == "succeeded" else None)
@@ -130,15 +137,15 @@ def test_events_that_are_not_the_runs_own_are_unknown() -> None:
     stage.look()
     strange = ["a@1", "r:a", "r:a@2", "r:a@01", "r:a@x", "r:a[0]@1", "r:b@1", "r:f@1", "r:f[2]@1", "r:a@1:b@1", "q:a@1"]
     for name in [*strange, "r:d@1", "r:s@1"]:
-        assert stage.hear(JobEnded(name, JobState.SUCCEEDED)).heard is Heard.UNKNOWN, name
-    assert stage.hear(ChildEnded("r:a@1", RunStatus.SUCCEEDED)).heard is Heard.UNKNOWN
+        assert stage.hear(JobEnded(name, JobState.SUCCEEDED)).outcome is EventOutcome.UNKNOWN, name
+    assert stage.hear(ChildEnded("r:a@1", RunStatus.SUCCEEDED)).outcome is EventOutcome.UNKNOWN
 
 
 def test_a_job_that_has_not_ended_is_nothing() -> None:
     stage = Stage(job("a"), sub("s"))
     stage.look()
-    assert stage.ended("a", JobState.RUNNING).heard is Heard.NOTHING
-    assert stage.child_ended("s", RunStatus.WAITING).heard is Heard.NOTHING
+    assert stage.ended("a", JobState.RUNNING).outcome is EventOutcome.NOTHING
+    assert stage.child_ended("s", RunStatus.WAITING).outcome is EventOutcome.NOTHING
 
 
 @pytest.mark.requires("R93")
@@ -146,15 +153,15 @@ def test_a_repeated_completion_is_told_from_an_outdated_one() -> None:
     stage = Stage(job("a", retry=StepRetry(retries=1)), job("b"))
     stage.look()
     stage.failed("a")
-    assert stage.failed("a").heard is Heard.REPEATED
+    assert stage.failed("a").outcome is EventOutcome.REPEATED
     stage.wake()
-    assert stage.ended("a@1").heard is Heard.OUTDATED
+    assert stage.ended("a@1").outcome is EventOutcome.OUTDATED
     stage.ended("a@2")
-    assert stage.ended("a@2").heard is Heard.REPEATED
+    assert stage.ended("a@2").outcome is EventOutcome.REPEATED
     stage.ended("b")
-    assert stage.ended("b").heard is Heard.OVER
-    assert stage.look().heard is Heard.OVER
-    assert stage.cancel().heard is Heard.OVER
+    assert stage.ended("b").outcome is EventOutcome.OVER
+    assert stage.look().outcome is EventOutcome.OVER
+    assert stage.cancel().outcome is EventOutcome.OVER
 
 
 # Cancelling.

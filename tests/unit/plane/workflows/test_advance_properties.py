@@ -22,11 +22,11 @@ from holdfast.plane.workflows.core.run import (
     Advance,
     ChildEnded,
     Event,
-    Heard,
+    EventOutcome,
     JobEnded,
     Run,
     RunStatus,
-    StartRun,
+    StartChildRun,
     read_attempt_id,
 )
 from holdfast.types import NS
@@ -109,7 +109,7 @@ class World:
 
     def event(self, made: str, *, well: bool = False) -> JobEnded | ChildEnded:
         """How something ends that was made."""
-        if isinstance(self.stage.made[made], StartRun):
+        if isinstance(self.stage.made[made], StartChildRun):
             status = RunStatus.SUCCEEDED if well else self.rng.choice(RUN_ENDS)
             return ChildEnded(made, status, output=self.rng.randint(0, 9))
         state = JobState.SUCCEEDED if well else self.rng.choice(JOB_ENDS)
@@ -123,9 +123,9 @@ class World:
         event = self.event(made, well=well)
         found = self.follow(lambda: self.stage.hear(event))
         if not (event.state if isinstance(event, JobEnded) else event.status).terminal:
-            assert found.heard is Heard.NOTHING
+            assert found.outcome is EventOutcome.NOTHING
             return
-        assert found.heard is Heard.APPLIED
+        assert found.outcome is EventOutcome.APPLIED
         self.outstanding.remove(made)
         assert made not in self.heard
         self.heard[made] = event
@@ -133,14 +133,14 @@ class World:
     def again(self) -> None:
         """Something ends for a second time, perhaps in another way."""
         if self.heard:
-            heard = self.stage.hear(self.event(self.rng.choice(list(self.heard)))).heard
-            assert heard in (Heard.REPEATED, Heard.OUTDATED, Heard.OVER)
+            heard = self.stage.hear(self.event(self.rng.choice(list(self.heard)))).outcome
+            assert heard in (EventOutcome.REPEATED, EventOutcome.OUTDATED, EventOutcome.OVER)
 
     def late(self) -> None:
         """Something that was stopped says how it ended."""
         if self.stage.stopped:
-            heard = self.stage.hear(self.event(self.rng.choice(list(self.stage.stopped)))).heard
-            assert heard in (Heard.OUTDATED, Heard.OVER)
+            heard = self.stage.hear(self.event(self.rng.choice(list(self.stage.stopped)))).outcome
+            assert heard in (EventOutcome.OUTDATED, EventOutcome.OVER)
 
     def pass_time(self) -> None:
         if self.rng.random() < 0.5 and self.stage.last.wake_ns is not None:
@@ -155,7 +155,7 @@ class World:
         self.follow(self.stage.look)
 
     def cancel(self) -> None:
-        if self.rng.random() < 0.05 and self.follow(self.stage.cancel).heard is Heard.APPLIED:
+        if self.rng.random() < 0.05 and self.follow(self.stage.cancel).outcome is EventOutcome.APPLIED:
             self.cancelled = True
 
     def act(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core.definition import StepRetry
-from holdfast.plane.workflows.core.run import Heard, RunStatus
+from holdfast.plane.workflows.core.run import EventOutcome, RunStatus
 from holdfast.plane.workflows.core.step_attempts import TIME_MAX_NS, retry_delay_ns
 from holdfast.types import NS
 from support.harness.runs import START, Stage, approval, delay, job, lowest, sub, transform
@@ -28,7 +28,7 @@ def test_a_failed_step_is_tried_again_after_a_growing_capped_and_spread_delay() 
     stage.failed("a", "no luck")
     assert (stage.status("a"), stage.run.status, stage.last.wake_ns) == ("pending", "running", START + NS)
     assert [(note.kind, note.detail) for note in stage.last.notes] == [("retrying", "failed: no luck")]
-    assert stage.look(NS - 1).heard is Heard.NOTHING
+    assert stage.look(NS - 1).outcome is EventOutcome.NOTHING
     stage.look(1)
     assert (stage.asked(), stage.state("a").attempt) == (["a@2"], 2)
     assert stage.state("a").error is None
@@ -112,11 +112,11 @@ def test_the_result_of_an_attempt_that_was_stopped_comes_too_late() -> None:
     stage = Stage(job("a", timeout_ns=NS, retry=StepRetry(retries=1)), job("b"))
     stage.look()
     stage.look(NS)
-    assert stage.ended("a@1").heard is Heard.OUTDATED
+    assert stage.ended("a@1").outcome is EventOutcome.OUTDATED
     stage.wake()
-    assert stage.ended("a@1").heard is Heard.OUTDATED
+    assert stage.ended("a@1").outcome is EventOutcome.OUTDATED
     stage.wake()
-    assert stage.ended("a@2").heard is Heard.OVER
+    assert stage.ended("a@2").outcome is EventOutcome.OVER
 
 
 def test_a_result_is_worth_more_than_a_limit_that_passed_unnoticed() -> None:
@@ -151,7 +151,7 @@ def test_a_delay_is_over_when_its_time_has_come(step: object, due_ns: int) -> No
     stage.look()
     assert (stage.run.status, stage.last.wake_ns, stage.made) == ("running", due_ns, {})
     stage.now = due_ns - 1
-    assert stage.look().heard is Heard.NOTHING
+    assert stage.look().outcome is EventOutcome.NOTHING
     stage.look(1)
     assert stage.asked() == ["a@1"]
 

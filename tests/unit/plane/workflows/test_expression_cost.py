@@ -14,7 +14,7 @@ from fuzzing.call_count import CALLS_PER_UNIT, costs_what_it_is_charged
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core.advance import advance
 from holdfast.plane.workflows.core.event_batch import advance_all
-from holdfast.plane.workflows.core.run import GiveUp, Heard, JobEnded, Look, RunStatus
+from holdfast.plane.workflows.core.run import CheckRun, EventOutcome, GiveUp, JobEnded, RunStatus
 from holdfast.plane.workflows.core.run_draft import ADVANCE_COST_MAX
 from holdfast.plane.workflows.expressions import evaluate, render
 from holdfast.plane.workflows.expressions.builtins import COMPARISONS, COST_MAX, Budget, OverBudget
@@ -107,7 +107,7 @@ def test_an_advance_with_costly_expressions_goes_on_in_the_next_one() -> None:
     ended = 0
     while not run.status.terminal:
         budget = Budget()
-        found = advance(run, Look(), run.created_ns, lowest, budget=budget)
+        found = advance(run, CheckRun(), run.created_ns, lowest, budget=budget)
         run = found.run
         over = sum(state.status.terminal for state in run.steps.values())
         assert 0 < over - ended <= ADVANCE_COST_MAX // 50_000, "steps of one advance"
@@ -123,13 +123,13 @@ def test_events_whose_outputs_are_costly_are_left_for_the_next_change() -> None:
     events = [JobEnded(f"{stage.run.id}:s{number}@1", JobState.SUCCEEDED) for number in range(100)]
     budget = Budget()
     found, heard = advance_all(stage.run, events, stage.run.created_ns, lowest, budget=budget)
-    assert heard == [Heard.APPLIED] * len(heard)
+    assert heard == [EventOutcome.APPLIED] * len(heard)
     assert 0 < len(heard) <= ADVANCE_COST_MAX // 50_000
     assert budget.spent <= ADVANCE_COST_MAX + 2 * COST_MAX
     ended = [name for name, state in found.run.steps.items() if state.status.terminal]
     assert ended == [f"s{number}" for number in range(len(heard))]
     whole, all_heard = advance_all(stage.run, events[:3], stage.run.created_ns, lowest)
-    assert (whole.heard, len(all_heard)) == (Heard.APPLIED, 3)
+    assert (whole.outcome, len(all_heard)) == (EventOutcome.APPLIED, 3)
 
 
 def test_many_cheap_steps_are_one_advance() -> None:

@@ -7,7 +7,7 @@ import pytest
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core import run_draft
 from holdfast.plane.workflows.core.definition import FAN_OUT_MAX, StepRetry
-from holdfast.plane.workflows.core.run import AskApproval, Heard, RunStatus
+from holdfast.plane.workflows.core.run import EventOutcome, RequestApproval, RunStatus
 from holdfast.types import NS
 from support.harness.runs import START, Stage, approval, delay, job, sub, transform
 
@@ -103,8 +103,8 @@ def test_a_child_that_fails_for_good_fails_the_step_and_stops_the_others() -> No
     ]
     assert (stage.status("f"), stage.state("f").error, stage.codes()["f"]) == ("failed", "f[0]: broke", "failed")
     assert stage.effect("h@1").payload["message"] == "f[0]: broke"
-    assert stage.ended("f[3]@1").heard is Heard.OUTDATED
-    assert stage.ended("f[2]@1").heard is Heard.REPEATED
+    assert stage.ended("f[3]@1").outcome is EventOutcome.OUTDATED
+    assert stage.ended("f[2]@1").outcome is EventOutcome.REPEATED
     stage.ended("h")
     stage.ended("g")
     assert stage.run.status == "succeeded"
@@ -154,7 +154,7 @@ def test_people_can_be_asked_about_every_item() -> None:
     stage = Stage(approval("f", for_each=["x", "y"], message="${ item }?"), job("g"))
     stage.look()
     assert (stage.run.status, stage.status("f")) == ("waiting", "waiting")
-    assert stage.effect("f[1]@1") == AskApproval("r:f[1]@1", "f[1]", "y?", "low", 1)
+    assert stage.effect("f[1]@1") == RequestApproval("r:f[1]@1", "f[1]", "y?", "low", 1)
     stage.ended("f[0]")
     assert stage.run.status == "waiting"
     stage.ended("f[1]")

@@ -12,7 +12,7 @@ from holdfast.core.json_size import DEPTH_MAX, VALUE_BYTES_MAX, Unstorable, json
 from holdfast.errors import BadInput
 from holdfast.plane.workflows.core.advance import begin
 from holdfast.plane.workflows.core.definition import StepRetry
-from holdfast.plane.workflows.core.run import Parent, Slot, attempt_id, read_attempt_id
+from holdfast.plane.workflows.core.run import Parent, StepSlot, attempt_id, read_attempt_id
 from holdfast.plane.workflows.core.run_codec import as_document, from_document
 from holdfast.types import NS
 from support.harness.runs import START, Stage, approval, delay, job, sub, transform, workflow
@@ -115,20 +115,20 @@ def test_a_document_without_a_definition_needs_one() -> None:
 @pytest.mark.parametrize(
     ("slot", "attempt", "text"),
     [
-        (Slot("step"), 1, "run-1:step@1"),
-        (Slot("step", 0), 12, "run-1:step[0]@12"),
-        (Slot("a.b/c-d_e", 999), 100, "run-1:a.b/c-d_e[999]@100"),
+        (StepSlot("step"), 1, "run-1:step@1"),
+        (StepSlot("step", 0), 12, "run-1:step[0]@12"),
+        (StepSlot("a.b/c-d_e", 999), 100, "run-1:a.b/c-d_e[999]@100"),
     ],
 )
-def test_the_id_of_an_attempt_names_run_step_and_attempt(slot: Slot, attempt: int, text: str) -> None:
+def test_the_id_of_an_attempt_names_run_step_and_attempt(slot: StepSlot, attempt: int, text: str) -> None:
     assert attempt_id("run-1", slot, attempt) == text
     assert read_attempt_id("run-1", text) == (slot, attempt)
 
 
 def test_the_id_of_an_attempt_of_a_nested_run_belongs_to_that_run_alone() -> None:
-    inner = attempt_id("r", Slot("outer", 2), 1)
-    text = attempt_id(inner, Slot("s"), 3)
-    assert read_attempt_id(inner, text) == (Slot("s"), 3)
+    inner = attempt_id("r", StepSlot("outer", 2), 1)
+    text = attempt_id(inner, StepSlot("s"), 3)
+    assert read_attempt_id(inner, text) == (StepSlot("s"), 3)
     assert read_attempt_id("r", text) is None
 
 

@@ -15,7 +15,7 @@ from holdfast.errors import BadInput
 from holdfast.plane import BadWorkflow, load_workflow, parse_workflow
 from holdfast.plane.workflows.core.definition import StepKind
 from holdfast.plane.workflows.core.definition_codec import as_document
-from holdfast.plane.workflows.source import Unreadable, read_json
+from holdfast.plane.workflows.source import UnreadableSource, read_json
 from holdfast.plane.workflows.yaml_source import read_yaml
 from pages import blocks
 
@@ -229,7 +229,7 @@ def test_any_text_is_a_document_or_unreadable(text: str) -> None:
     for read in (read_yaml, read_json):
         try:
             found = read(text)
-        except Unreadable as error:
+        except UnreadableSource as error:
             assert error.problem  # noqa: PT017 - one of the two ways that are both right
         else:
             assert () in found.spots

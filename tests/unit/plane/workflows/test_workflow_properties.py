@@ -25,7 +25,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery
 from holdfast.plane.workflows.core.definition import Step, StepKind, StepRetry, Workflow
-from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.core.run import CheckRun
 from holdfast.plane.workflows.core.validation import check_workflow
 from holdfast.types import MS, NS
 from support.fixtures.workflows import ASKER, DECIDER, FlowReplica, FlowStage
@@ -127,7 +127,7 @@ class World:
             await asyncio.gather(*(self._deliver(row) for row in chosen))
         if not fresh and not await self._end_something():
             self.stage.clock.push(1.0)
-            await self.replicas[0].engine.move(self.run, Look())
+            await self.replicas[0].engine.move(self.run, CheckRun())
 
     async def _deliver(self, row: Row) -> None:
         engine = self.rng.choice(self.replicas).engine

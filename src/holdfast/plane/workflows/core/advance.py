@@ -6,8 +6,8 @@ Promises:
   started for a finished step.
 - A check of a run on which everything is up to date changes nothing and has no effects.
 - Every run ends, if its jobs, gates and child runs do: no step stays pending forever.
-- An expression without a value fails its step, never the engine. An event that cannot be applied (`Heard`) leaves the
-  run unchanged.
+- An expression without a value fails its step, never the engine. An event that cannot be applied (`EventOutcome`)
+  leaves the run unchanged.
 
 A step starts when enough of the steps in its `after` went well (`run_outcome`), independent of other branches: a step
 that waits for approval delays only its dependents. A handler starts when, in addition, a step that names it has failed
@@ -47,34 +47,34 @@ from holdfast.plane.workflows.core.expression_scope import run_names
 from holdfast.plane.workflows.core.fan_out import go_on, open_fan_out
 from holdfast.plane.workflows.core.run import (
     Advance,
-    CancelWanted,
+    CancelRequested,
+    CheckRun,
     ChildEnded,
     Event,
+    EventOutcome,
     GiveUp,
-    Heard,
     JobEnded,
-    Look,
-    Note,
     Parent,
     Run,
     RunStatus,
-    Slot,
+    StepSlot,
     StepState,
     StepStatus,
+    TimelineEntry,
     read_attempt_id,
 )
-from holdfast.plane.workflows.core.run_draft import ACTIVE, Draft, bad_expression
+from holdfast.plane.workflows.core.run_draft import ACTIVE, RunDraft, bad_expression
 from holdfast.plane.workflows.core.run_outcome import (
     HANDLED,
     NOT_NEEDED,
-    Chance,
-    Standing,
+    Reachability,
+    StepResult,
     going_on,
     plan,
-    standing,
+    step_result,
     worst,
 )
-from holdfast.plane.workflows.core.step_attempts import Outcome, earliest, outcome
+from holdfast.plane.workflows.core.step_attempts import AttemptOutcome, earliest, outcome
 from holdfast.plane.workflows.expressions import render, truth
 from holdfast.plane.workflows.expressions.builtins import Budget
 
@@ -131,11 +131,11 @@ def advance(
     that cost; `OverBudget` if its limit is exceeded.
     """
     heard, slot, ended = _hear(run, event)
-    if heard is not Heard.APPLIED:
+    if heard is not EventOutcome.APPLIED:
         return Advance(run, heard, wake_ns=_wake_ns(run, run.steps.values(), -1))
-    draft = Draft(run, now_ns, draw, may_start, budget)
+    draft = RunDraft(run, now_ns, draw, may_start, budget)
     end: End | None = None
-    if isinstance(event, CancelWanted):
+    if isinstance(event, CancelRequested):
         why = f"cancelled by {event.actor}" + (f": {event.reason}" if event.reason else "")
         end = (RunStatus.CANCELLED, why)
     elif isinstance(event, GiveUp):
@@ -156,28 +156,28 @@ def advance(
 # Events.
 
 
-def _hear(run: Run, event: Event) -> tuple[Heard, Slot | None, Outcome | None]:
+def _hear(run: Run, event: Event) -> tuple[EventOutcome, StepSlot | None, AttemptOutcome | None]:
     if run.status.terminal:
-        return Heard.OVER, None, None
-    if isinstance(event, Look | CancelWanted | GiveUp):
-        return Heard.APPLIED, None, None
+        return EventOutcome.OVER, None, None
+    if isinstance(event, CheckRun | CancelRequested | GiveUp):
+        return EventOutcome.APPLIED, None, None
     named = read_attempt_id(run.id, event.job if isinstance(event, JobEnded) else event.run)
     state = None if named is None else _found(run, named[0])
     if named is None or state is None or named[1] > state.attempt:
-        return Heard.UNKNOWN, None, None
+        return EventOutcome.UNKNOWN, None, None
     slot, attempt = named
     if _ENDED_BY.get(run.workflow.steps[slot.step].kind) is not type(event):
-        return Heard.UNKNOWN, None, None
+        return EventOutcome.UNKNOWN, None, None
     if attempt < state.attempt:
-        return Heard.OUTDATED, None, None
+        return EventOutcome.OUTDATED, None, None
     if state.status not in ACTIVE:
         # An attempt that the run itself has stopped has no job any more, so this is late and not a duplicate.
-        return (Heard.OUTDATED if state.job is None else Heard.REPEATED), None, None
+        return (EventOutcome.OUTDATED if state.job is None else EventOutcome.REPEATED), None, None
     ended = outcome(event)
-    return (Heard.NOTHING if ended is None else Heard.APPLIED), slot, ended
+    return (EventOutcome.NOTHING if ended is None else EventOutcome.APPLIED), slot, ended
 
 
-def _found(run: Run, slot: Slot) -> StepState | None:
+def _found(run: Run, slot: StepSlot) -> StepState | None:
     state = run.steps.get(slot.step)
     if state is None or (slot.child is None) is not (state.items is None):
         return None
@@ -189,7 +189,7 @@ def _found(run: Run, slot: Slot) -> StepState | None:
 # Consequences.
 
 
-def _settle(draft: Draft, *, starting: bool) -> None:
+def _settle(draft: RunDraft, *, starting: bool) -> None:
     """Apply everything that follows. First skip steps that will never run, so that nothing starts in vain."""
     draft.look_at(_not_over(draft))
     _turns(draft)
@@ -199,7 +199,7 @@ def _settle(draft: Draft, *, starting: bool) -> None:
         _turns(draft)
 
 
-def _turns(draft: Draft) -> None:
+def _turns(draft: RunDraft) -> None:
     while True:
         while (name := draft.next_turn()) is not None:
             _look_at(draft, name)
@@ -207,7 +207,7 @@ def _turns(draft: Draft) -> None:
             return
 
 
-def _look_at(draft: Draft, name: str) -> None:
+def _look_at(draft: RunDraft, name: str) -> None:
     state = draft.states[name]
     if state.status.terminal:
         return
@@ -217,7 +217,7 @@ def _look_at(draft: Draft, name: str) -> None:
         return
     elif state.attempt:
         if draft.starting and (state.due_ns or 0) <= draft.now_ns and draft.may_start(name):
-            draft.start(Slot(name))
+            draft.start(StepSlot(name))
     elif name in draft.plan.guarded and draft.standings.trigger(name) is None:
         if draft.standings.needless(name):
             draft.skip(name, NOT_NEEDED)
@@ -225,13 +225,13 @@ def _look_at(draft: Draft, name: str) -> None:
         _turn_comes(draft, name)
 
 
-def _turn_comes(draft: Draft, name: str) -> None:
+def _turn_comes(draft: RunDraft, name: str) -> None:
     chance = draft.standings.chance(name)
-    if chance is Chance.GONE:
+    if chance is Reachability.GONE:
         draft.skip(name, NOT_NEEDED if draft.standings.only_needless(name) else "dependency_failed")
-    if chance is not Chance.REACHED or not draft.starting or not draft.affordable(name):
+    if chance is not Reachability.REACHED or not draft.starting or not draft.affordable(name):
         return
-    slot = Slot(name)
+    slot = StepSlot(name)
     step = draft.step(slot)
     try:
         wanted = step.when is None or truth(step.when, draft.names(slot), draft.budget)
@@ -253,7 +253,7 @@ def _turn_comes(draft: Draft, name: str) -> None:
             _cancel_rest(draft, name)
 
 
-def _cancel_rest(draft: Draft, name: str) -> None:
+def _cancel_rest(draft: RunDraft, name: str) -> None:
     """Stop the steps in `after` that a started step did not need, and the steps that led only to them."""
     pending = [name]
     while pending:
@@ -265,7 +265,7 @@ def _cancel_rest(draft: Draft, name: str) -> None:
                 pending.append(each)
 
 
-def _stop_in_vain(draft: Draft) -> bool:
+def _stop_in_vain(draft: RunDraft) -> bool:
     """Stop steps that run in vain after a failure beyond repair. Returns whether there were any."""
     failures = draft.standings.beyond_repair()
     if not failures:
@@ -275,7 +275,7 @@ def _stop_in_vain(draft: Draft) -> bool:
     return bool(vain)
 
 
-def _skip_circle(draft: Draft) -> bool:
+def _skip_circle(draft: RunDraft) -> bool:
     """Skip steps that wait for each other. A checked definition has none; with one, the run still ends."""
     left = _not_over(draft)
     idle = draft.starting and not draft.held and all(not draft.states[name].attempt for name in left)
@@ -286,7 +286,7 @@ def _skip_circle(draft: Draft) -> bool:
     return True
 
 
-def _stop(draft: Draft, why: str, names: list[str]) -> None:
+def _stop(draft: RunDraft, why: str, names: list[str]) -> None:
     for name in names:
         draft.held.discard(name)
         draft.stop(name, why)
@@ -295,11 +295,11 @@ def _stop(draft: Draft, why: str, names: list[str]) -> None:
 # The result.
 
 
-def _not_over(draft: Draft) -> list[str]:
+def _not_over(draft: RunDraft) -> list[str]:
     return [name for name, state in draft.states.items() if not state.status.terminal]
 
 
-def _concluded(draft: Draft, event: Event, end: End | None) -> Advance:
+def _concluded(draft: RunDraft, event: Event, end: End | None) -> Advance:
     draft.freeze()
     run, output, notes = draft.run, None, draft.notes
     started_ns = run.started_ns
@@ -308,14 +308,14 @@ def _concluded(draft: Draft, event: Event, end: End | None) -> Advance:
     if end is None and not _not_over(draft):
         end, output = _verdict(draft)
     status, error = end or (going_on(draft.states), None)
-    heard = Heard.APPLIED if draft.changed or status is not run.status else Heard.NOTHING
-    if heard is Heard.NOTHING:
+    heard = EventOutcome.APPLIED if draft.changed or status is not run.status else EventOutcome.NOTHING
+    if heard is EventOutcome.NOTHING:
         wake_ns = _wake_ns(run, run.steps.values(), draft.now_ns)
         return Advance(run, heard, wake_ns=wake_ns, held_back=draft.held_back())
     if run.started_ns != started_ns:
-        notes = [Note(None, "started"), *notes]
+        notes = [TimelineEntry(None, "started"), *notes]
     if end is not None:
-        notes = [*notes, Note(None, status.value, error or "")]
+        notes = [*notes, TimelineEntry(None, status.value, error or "")]
     made = replace(
         run,
         status=status,
@@ -324,13 +324,13 @@ def _concluded(draft: Draft, event: Event, end: End | None) -> Advance:
         error=error,
         started_ns=started_ns,
         ended_ns=None if end is None else draft.now_ns,
-        cancelled_by=event.actor if isinstance(event, CancelWanted) else run.cancelled_by,
+        cancelled_by=event.actor if isinstance(event, CancelRequested) else run.cancelled_by,
     )
     wake_ns = _wake_ns(made, draft.states.values(), draft.now_ns)
     return Advance(made, heard, draft.effects(), tuple(notes), wake_ns, draft.held_back())
 
 
-def _verdict(draft: Draft) -> tuple[End, Any]:
+def _verdict(draft: RunDraft) -> tuple[End, Any]:
     """The status and output of a run whose steps have all finished."""
     found = worst(draft.states, draft.standings.beyond_repair())
     if found is not None:
@@ -390,7 +390,7 @@ def again(
 def _kept(run: Run, name: str) -> StepState:
     """The result of a step that depends on no approval."""
     state = run.steps[name]
-    if state.status is StepStatus.SUCCEEDED or standing(run.workflow, run.steps, name) is Standing.GOOD:
+    if state.status is StepStatus.SUCCEEDED or step_result(run.workflow, run.steps, name) is StepResult.GOOD:
         return state
     return StepState()
 

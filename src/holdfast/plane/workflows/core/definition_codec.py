@@ -18,7 +18,7 @@ from typing import Any, Final
 from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput
 from holdfast.plane.workflows.core.definition import Input, Step, StepKind, StepRetry, Workflow
-from holdfast.plane.workflows.core.problems import PROBLEMS_MAX, BadWorkflow, Path, Problem
+from holdfast.plane.workflows.core.problems import PROBLEMS_MAX, BadWorkflow, DefinitionProblem, Path
 from holdfast.plane.workflows.expressions.builtins import Unfit, Work, kind, plain
 from holdfast.plane.workflows.expressions.parser import suggestion
 from holdfast.types import NS
@@ -44,12 +44,12 @@ class _Reading:
     """The problems found so far."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[DefinitionProblem] = []
 
     def add(self, path: Path, problem: str, fix: str) -> None:
         """Record a problem, unless there are enough."""
         if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(Problem(path, problem, fix))
+            self.problems.append(DefinitionProblem(path, problem, fix))
 
     def table(self, path: Path, value: object, known: Mapping[str, _Field]) -> dict[str, Any]:
         """The valid values of a table, by attribute. Invalid values are omitted and recorded as problems."""
@@ -271,7 +271,7 @@ def from_document(document: object, source: str = "workflow") -> Workflow:
     return workflow
 
 
-def read_document(document: object) -> tuple[Workflow, tuple[Problem, ...]]:
+def read_document(document: object) -> tuple[Workflow, tuple[DefinitionProblem, ...]]:
     """The definition from a document, with defaults for invalid fields, and the problems."""
     reading = _Reading()
     found = reading.table((), document, _WORKFLOW)

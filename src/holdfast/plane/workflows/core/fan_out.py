@@ -3,7 +3,7 @@
 The items are evaluated once, when the step starts, and kept. Children start in order, as long as fewer than
 `max_parallel` of them run or wait; a child between two attempts takes no slot. The output is the list of the children's
 outputs in the order of the items. The first child that fails permanently fails the step in the same way, and the others
-are stopped (`Draft`). Retries and timeouts apply to each child.
+are stopped (`RunDraft`). Retries and timeouts apply to each child.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 from holdfast.core.json_size import Unstorable
 from holdfast.errors import BadExpression, ExpressionFailed
 from holdfast.plane.workflows.core.definition import FAN_OUT_MAX
-from holdfast.plane.workflows.core.run import Note, Slot, StepState, StepStatus
-from holdfast.plane.workflows.core.run_draft import ACTIVE, Draft, bad_expression
-from holdfast.plane.workflows.core.step_attempts import Outcome
+from holdfast.plane.workflows.core.run import StepSlot, StepState, StepStatus, TimelineEntry
+from holdfast.plane.workflows.core.run_draft import ACTIVE, RunDraft, bad_expression
+from holdfast.plane.workflows.core.step_attempts import AttemptOutcome
 from holdfast.plane.workflows.expressions import evaluate, render
 
 
-def open_fan_out(draft: Draft, name: str) -> None:
+def open_fan_out(draft: RunDraft, name: str) -> None:
     """Evaluate the items of a step that is due, and create its children."""
-    slot = Slot(name)
+    slot = StepSlot(name)
     try:
         items = _items(draft, slot)
         size = draft.keep(items)
@@ -30,15 +30,15 @@ def open_fan_out(draft: Draft, name: str) -> None:
         draft.end(slot, bad_expression(error))
         return
     except Unstorable as problem:
-        draft.end(slot, Outcome(StepStatus.FAILED, error=f"for_each {problem}", code="too_many_items"))
+        draft.end(slot, AttemptOutcome(StepStatus.FAILED, error=f"for_each {problem}", code="too_many_items"))
         return
     begun = StepState(StepStatus.RUNNING, attempt=1, started_ns=draft.now_ns, items=tuple(items), size=size)
     draft.put(slot, replace(begun, children=(StepState(),) * len(items)))
-    draft.notes.append(Note(name, "started", f"{len(items)} items", 1))
+    draft.notes.append(TimelineEntry(name, "started", f"{len(items)} items", 1))
     go_on(draft, name)
 
 
-def _items(draft: Draft, slot: Slot) -> list[Any]:
+def _items(draft: RunDraft, slot: StepSlot) -> list[Any]:
     wanted = draft.step(slot).for_each
     names = draft.names(slot)
     budget = draft.budget
@@ -50,9 +50,9 @@ def _items(draft: Draft, slot: Slot) -> list[Any]:
     return items
 
 
-def go_on(draft: Draft, name: str) -> None:
+def go_on(draft: RunDraft, name: str) -> None:
     """Start the children that are due; end the step when all of them have succeeded."""
-    slot = Slot(name)
+    slot = StepSlot(name)
     children = draft.children(name)
     if draft.starting:
         _begin_children(draft, name, children)
@@ -63,7 +63,7 @@ def go_on(draft: Draft, name: str) -> None:
         output = [child.output for child in children]
         over = replace(state, status=StepStatus.SUCCEEDED, ended_ns=draft.now_ns, output=output)
         draft.put(slot, over)
-        draft.notes.append(Note(name, "succeeded", "", 1))
+        draft.notes.append(TimelineEntry(name, "succeeded", "", 1))
         return
     waiting = any(child.status is StepStatus.WAITING for child in children)
     status = StepStatus.WAITING if waiting else StepStatus.RUNNING
@@ -71,8 +71,8 @@ def go_on(draft: Draft, name: str) -> None:
         draft.put(slot, replace(state, status=status))
 
 
-def _begin_children(draft: Draft, name: str, children: list[StepState]) -> None:
-    most = draft.step(Slot(name)).max_parallel or len(children)
+def _begin_children(draft: RunDraft, name: str, children: list[StepState]) -> None:
+    most = draft.step(StepSlot(name)).max_parallel or len(children)
     free = most - sum(child.status in ACTIVE for child in children)
     for index, child in enumerate(children):
         if free <= 0:
@@ -81,7 +81,7 @@ def _begin_children(draft: Draft, name: str, children: list[StepState]) -> None:
             continue
         if not draft.may_start(name):
             return
-        draft.start(Slot(name, index))
+        draft.start(StepSlot(name, index))
         if draft.states[name].status.terminal:
             return
         free -= children[index].status in ACTIVE

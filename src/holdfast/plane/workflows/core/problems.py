@@ -11,11 +11,11 @@ from holdfast.errors import BadInput
 PROBLEMS_MAX: Final = 100  # more are not useful, and each costs a search for suggestions
 
 Path: TypeAlias = tuple[str | int, ...]
-Place: TypeAlias = tuple[int, int]  # line and column, both from 1
+TextPosition: TypeAlias = tuple[int, int]  # line and column, both from 1
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DefinitionProblem:
     """One problem of a definition."""
 
     path: Path  # ("steps", "pay", "after", 0)
@@ -38,7 +38,9 @@ class Problem:
 class BadWorkflow(BadInput):
     """An unusable definition. `problems` has all its problems; the text has one on each line."""
 
-    def __init__(self, source: str, problems: Sequence[Problem], places: Sequence[Place | None] = ()) -> None:
+    def __init__(
+        self, source: str, problems: Sequence[DefinitionProblem], places: Sequence[TextPosition | None] = ()
+    ) -> None:
         first = problems[0]
         super().__init__(dotted(first.path) or "workflow", first.problem, first.fix)
         self.source = source

@@ -24,7 +24,7 @@ from holdfast.plane.workflows.core.definition import Workflow
 
 
 @dataclass(frozen=True, slots=True)
-class RunWanted:
+class RunRequest:
     """The properties of a start request besides workflow and input."""
 
     idempotency_key: str | None = None  # the same key of the same tenant is the same run
@@ -139,7 +139,7 @@ class StoredRun:
     fence: int | None  # of the lease of the last write
     updated_ns: int
     wake_ns: int | None
-    about: RunWanted
+    about: RunRequest
 
     @property
     def risk(self) -> str:
@@ -160,7 +160,7 @@ class StoredRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckRun:
     """Check the run: it is new, something is due, or the reconciler asks. Changes nothing that is up to date."""
 
 
@@ -186,7 +186,7 @@ class ChildEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelWanted:
+class CancelRequested:
     """A caller has requested the cancellation of the run."""
 
     actor: str
@@ -200,14 +200,14 @@ class GiveUp:
     reason: str
 
 
-Event: TypeAlias = Look | JobEnded | ChildEnded | CancelWanted | GiveUp
+Event: TypeAlias = CheckRun | JobEnded | ChildEnded | CancelRequested | GiveUp
 
 
 # Effects, applied in the transaction that writes the run.
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitJob:
+class SubmitStepJob:
     """Insert a job. Its id names run, step and attempt, so a second submission makes no second job."""
 
     id: str
@@ -223,7 +223,7 @@ class SubmitJob:
 
 
 @dataclass(frozen=True, slots=True)
-class AskApproval:
+class RequestApproval:
     """Insert a gate: a job that waits for approval and ends with the decision."""
 
     id: str
@@ -235,7 +235,7 @@ class AskApproval:
 
 
 @dataclass(frozen=True, slots=True)
-class StartRun:
+class StartChildRun:
     """Start a run of another workflow."""
 
     id: str
@@ -263,11 +263,11 @@ class StopRun:
     reason: str
 
 
-Effect: TypeAlias = SubmitJob | AskApproval | StartRun | StopJob | StopRun
+Effect: TypeAlias = SubmitStepJob | RequestApproval | StartChildRun | StopJob | StopRun
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class TimelineEntry:
     """One entry of the run's timeline."""
 
     step: str | None  # None: the run itself
@@ -276,7 +276,7 @@ class Note:
     attempt: int = 0
 
 
-class Heard(StrEnum):
+class EventOutcome(StrEnum):
     """The outcome of an event. Only `APPLIED` changes the run."""
 
     APPLIED = "applied"
@@ -292,9 +292,9 @@ class Advance:
     """The result of applying an event to a run."""
 
     run: Run
-    heard: Heard
+    outcome: EventOutcome
     effects: tuple[Effect, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[TimelineEntry, ...] = ()
     wake_ns: int | None = None  # time of the next automatic check: the earliest delay, retry or deadline; None: none
     held_back: tuple[str, ...] = ()  # ready steps that need a full lease, or another advance
 
@@ -304,7 +304,7 @@ ID_CHARS_MAX: Final = 200  # of any id; those of nested runs grow with every lev
 _PATH: Final = re.compile(r"(?P<step>[^\[\]@:]+)(?:\[(?P<index>0|[1-9][0-9]{0,8})\])?@(?P<attempt>[1-9][0-9]{0,8})")
 
 
-class Slot(NamedTuple):
+class StepSlot(NamedTuple):
     """A step of a run, or one child of its fan-out."""
 
     step: str
@@ -316,7 +316,7 @@ class Slot(NamedTuple):
         return self.step if self.child is None else f"{self.step}[{self.child}]"
 
 
-def attempt_id(run: str, slot: Slot, attempt: int) -> str:
+def attempt_id(run: str, slot: StepSlot, attempt: int) -> str:
     """The id of the job, gate or run of an attempt."""
     return f"{run}:{slot.path}@{attempt}"
 
@@ -333,7 +333,7 @@ def root_of(run: str) -> str:
     return before.rpartition(":")[0] if at else run
 
 
-def read_attempt_id(run: str, text: str) -> tuple[Slot, int] | None:
+def read_attempt_id(run: str, text: str) -> tuple[StepSlot, int] | None:
     """The position and the attempt in an id of this run."""
     if not text.startswith(f"{run}:"):
         return None
@@ -341,4 +341,4 @@ def read_attempt_id(run: str, text: str) -> tuple[Slot, int] | None:
     if found is None:
         return None
     index = found["index"]
-    return Slot(found["step"], None if index is None else int(index)), int(found["attempt"])
+    return StepSlot(found["step"], None if index is None else int(index)), int(found["attempt"])

@@ -1,6 +1,6 @@
 """A run while an event is applied: the changed steps and the effects. Pure.
 
-`Draft` starts, ends, times out and stops attempts, for steps and for children of a fan-out alike; `advance` decides
+`RunDraft` starts, ends, times out and stops attempts, for steps and for children of a fan-out alike; `advance` decides
 which step is due. An attempt that one event both starts and ends has not started: no effect is created only to be
 stopped. Nothing here outlives one call of `advance`.
 """
@@ -17,11 +17,11 @@ from holdfast.core.json_size import RUN_BYTES_MAX, Unstorable, json_size
 from holdfast.errors import BadExpression, ExpressionFailed
 from holdfast.plane.workflows.core.definition import Step, StepKind
 from holdfast.plane.workflows.core.expression_scope import error_name, run_names
-from holdfast.plane.workflows.core.run import Effect, Note, Run, Slot, StepState, StepStatus
-from holdfast.plane.workflows.core.run_outcome import STOPPED, Standings, plan
+from holdfast.plane.workflows.core.run import Effect, Run, StepSlot, StepState, StepStatus, TimelineEntry
+from holdfast.plane.workflows.core.run_outcome import STOPPED, StepResults, plan
 from holdfast.plane.workflows.core.step_attempts import (
-    Begun,
-    Outcome,
+    AttemptOutcome,
+    StartedAttempt,
     begin_attempt,
     charge_bytes,
     retry_delay_ns,
@@ -39,15 +39,15 @@ not delay other runs.
 
 ACTIVE = frozenset({StepStatus.RUNNING, StepStatus.WAITING})
 
-_DONE = Outcome(StepStatus.SUCCEEDED)
+_DONE = AttemptOutcome(StepStatus.SUCCEEDED)
 
 
-def bad_expression(error: BadExpression | ExpressionFailed) -> Outcome:
+def bad_expression(error: BadExpression | ExpressionFailed) -> AttemptOutcome:
     """The outcome of a step whose expressions have no value."""
-    return Outcome(StepStatus.FAILED, error=str(error), code="bad_expression")
+    return AttemptOutcome(StepStatus.FAILED, error=str(error), code="bad_expression")
 
 
-class Draft:
+class RunDraft:
     """One run, one event."""
 
     def __init__(
@@ -57,12 +57,12 @@ class Draft:
         self.budget = Budget() if budget is None else budget
         self.states: dict[str, StepState] = dict(run.steps)
         self.plan = plan(run.workflow)
-        self.standings = Standings(self.plan, self.states)
+        self.standings = StepResults(self.plan, self.states)
         self.turn: deque[str] = deque()  # steps to check, each once
         self.starting = False  # whether steps may start now
         self.held: set[str] = set()  # ready steps that may not start
         self.changed = False
-        self.notes: list[Note] = []
+        self.notes: list[TimelineEntry] = []
         self._made: dict[str, tuple[Effect, StepState]] = {}  # by id: the effect, and the step before it
         self._stops: list[Effect] = []
         self._in_turn: set[str] = set()
@@ -72,11 +72,11 @@ class Draft:
 
     # The current state.
 
-    def step(self, slot: Slot) -> Step:
+    def step(self, slot: StepSlot) -> Step:
         """The definition of a slot's step."""
         return self.run.workflow.steps[slot.step]
 
-    def state(self, slot: Slot) -> StepState:
+    def state(self, slot: StepSlot) -> StepState:
         """The current state of a slot."""
         return self.states[slot.step] if slot.child is None else self.children(slot.step)[slot.child]
 
@@ -91,7 +91,7 @@ class Draft:
         """The effects. Stops come first: they free capacity."""
         return (*self._stops, *(effect for effect, _ in self._made.values()))
 
-    def names(self, slot: Slot) -> dict[str, Any]:
+    def names(self, slot: StepSlot) -> dict[str, Any]:
         """The names that the expressions of a slot can read."""
         names = dict(self._names)
         failed = self.standings.trigger(slot.step)
@@ -139,7 +139,7 @@ class Draft:
 
     # Changes.
 
-    def put(self, slot: Slot, state: StepState) -> None:
+    def put(self, slot: StepSlot, state: StepState) -> None:
         """Set the state of a slot."""
         self.changed = True
         if slot.child is not None:
@@ -158,7 +158,7 @@ class Draft:
             self.states[name] = replace(self.states[name], children=tuple(children))
         self._children.clear()
 
-    def start(self, slot: Slot) -> None:
+    def start(self, slot: StepSlot) -> None:
         """Start the next attempt."""
         step, before = self.step(slot), self.state(slot)
         attempt = before.attempt + 1
@@ -169,7 +169,7 @@ class Draft:
                 self.run, step, slot, attempt, names, now_ns=self.now_ns, limit_ns=limit_ns, budget=self.budget
             )
         except (BadExpression, ExpressionFailed) as error:
-            begun = Begun(StepStatus.RUNNING, outcome=bad_expression(error))
+            begun = StartedAttempt(StepStatus.RUNNING, outcome=bad_expression(error))
         state = StepState(
             begun.status, attempt, begun.job, started_ns=self.now_ns, due_ns=begun.due_ns, limit_ns=limit_ns
         )
@@ -187,10 +187,10 @@ class Draft:
         """A step is due whose result an earlier run has: it succeeds with that result."""
         before = self.states[name]
         done = StepState(StepStatus.SUCCEEDED, 1, started_ns=self.now_ns, ended_ns=self.now_ns)
-        self.put(Slot(name), replace(done, output=before.output, size=before.size))
-        self._note(Slot(name), "kept", "the result of the earlier run")
+        self.put(StepSlot(name), replace(done, output=before.output, size=before.size))
+        self._note(StepSlot(name), "kept", "the result of the earlier run")
 
-    def end(self, slot: Slot, outcome: Outcome) -> None:
+    def end(self, slot: StepSlot, outcome: AttemptOutcome) -> None:
         """An attempt has ended: the step ends, or is retried."""
         step, state = self.step(slot), self.state(slot)
         size = 0
@@ -212,7 +212,7 @@ class Draft:
         if slot.child is not None and outcome.status is not StepStatus.SUCCEEDED:
             self._fail_fan_out(slot, outcome)
 
-    def _with_output(self, slot: Slot, outcome: Outcome) -> tuple[Outcome, int]:
+    def _with_output(self, slot: StepSlot, outcome: AttemptOutcome) -> tuple[AttemptOutcome, int]:
         """A successful attempt with its output and size, or its failure if there is no output."""
         template = self.step(slot).output
         try:
@@ -223,7 +223,7 @@ class Draft:
         except (BadExpression, ExpressionFailed) as error:
             return bad_expression(error), 0
         except Unstorable as problem:
-            return Outcome(StepStatus.FAILED, error=f"its output {problem}", code="output_too_large"), 0
+            return AttemptOutcome(StepStatus.FAILED, error=f"its output {problem}", code="output_too_large"), 0
 
     def keep(self, value: Any) -> int:
         """The size of a value that the run will keep, or `Unstorable`: the run would be too large."""
@@ -236,17 +236,17 @@ class Draft:
         self._kept += size
         return size
 
-    def _fail_fan_out(self, slot: Slot, outcome: Outcome) -> None:
+    def _fail_fan_out(self, slot: StepSlot, outcome: AttemptOutcome) -> None:
         """A child has failed permanently: the step fails in the same way, and the other children are stopped."""
-        parent = Slot(slot.step)
+        parent = StepSlot(slot.step)
         self._stop_children(parent, f"{slot.path} ended as {outcome.status}")
         self.end(parent, outcome._replace(error=f"{slot.path}: {outcome.error}", retryable=False))
 
     def skip(self, name: str, code: str, error: str | None = None, *, condition_false: bool = False) -> None:
         """A step will not run."""
         skipped = StepState(StepStatus.SKIPPED, ended_ns=self.now_ns, error=error, code=code)
-        self.put(Slot(name), replace(skipped, condition_false=condition_false))
-        self._note(Slot(name), "skipped", code)
+        self.put(StepSlot(name), replace(skipped, condition_false=condition_false))
+        self._note(StepSlot(name), "skipped", code)
 
     # Time.
 
@@ -254,7 +254,7 @@ class Draft:
         """End the delays and attempts whose time has passed."""
         for name in [name for name, state in self.states.items() if state.status in ACTIVE]:
             if self.states[name].items is None:
-                self._ran_out(Slot(name), self.states[name])
+                self._ran_out(StepSlot(name), self.states[name])
                 continue
             timed = [
                 (index, child)
@@ -263,9 +263,9 @@ class Draft:
             ]
             for index, child in timed:
                 if not self.states[name].status.terminal:  # a child that failed has stopped the others
-                    self._ran_out(Slot(name, index), child)
+                    self._ran_out(StepSlot(name, index), child)
 
-    def _ran_out(self, slot: Slot, state: StepState) -> bool:
+    def _ran_out(self, slot: StepSlot, state: StepState) -> bool:
         """Whether the time of an attempt has passed; if so, it is ended. A delay ends at the earlier of its times."""
         due_ns, limit_ns = state.due_ns, state.limit_ns
         if due_ns is not None and due_ns <= self.now_ns and (limit_ns is None or due_ns <= limit_ns):
@@ -274,7 +274,7 @@ class Draft:
         if limit_ns is None or limit_ns > self.now_ns:
             return False
         self._unmake(slot, state, "its time is up")
-        timed_out = Outcome(StepStatus.TIMED_OUT, error="its time is up", code="timeout", retryable=True)
+        timed_out = AttemptOutcome(StepStatus.TIMED_OUT, error="its time is up", code="timeout", retryable=True)
         self.end(slot, timed_out)
         return True
 
@@ -282,17 +282,17 @@ class Draft:
 
     def stop(self, name: str, why: str) -> None:
         """The run does not need a step any more. It is skipped if it never started, otherwise cancelled."""
-        slot = Slot(name)
+        slot = StepSlot(name)
         if self.states[name].items is not None:
             self._stop_children(slot, why)
         self._stop_slot(slot, why)
 
-    def _stop_children(self, slot: Slot, why: str) -> None:
+    def _stop_children(self, slot: StepSlot, why: str) -> None:
         for index, child in enumerate(self.children(slot.step)):
             if not child.status.terminal:
-                self._stop_slot(Slot(slot.step, index), why)
+                self._stop_slot(StepSlot(slot.step, index), why)
 
-    def _stop_slot(self, slot: Slot, why: str) -> None:
+    def _stop_slot(self, slot: StepSlot, why: str) -> None:
         state = self._unmake(slot, self.state(slot), why)
         if state.kept:
             state = StepState()
@@ -302,7 +302,7 @@ class Draft:
         if slot.child is None:
             self._note(slot, status.value, why)
 
-    def _unmake(self, slot: Slot, state: StepState, why: str) -> StepState:
+    def _unmake(self, slot: StepSlot, state: StepState, why: str) -> StepState:
         """Stop the job, gate or run of the current attempt, if there is one."""
         job = state.job
         if state.status not in ACTIVE or job is None:
@@ -317,5 +317,5 @@ class Draft:
         self.put(slot, state)
         return state
 
-    def _note(self, slot: Slot, kind: str, detail: str = "") -> None:
-        self.notes.append(Note(slot.path, kind, detail, self.state(slot).attempt))
+    def _note(self, slot: StepSlot, kind: str, detail: str = "") -> None:
+        self.notes.append(TimelineEntry(slot.path, kind, detail, self.state(slot).attempt))

@@ -1,10 +1,10 @@
 """Failures that a run tolerates, steps that can still be reached, and the resulting status of the run. Pure.
 
-A finished step has one of two results for its dependents (`Standing`): it went well, or it is lost. It went well if it
-succeeded, if its own condition skipped it, or if it is *recovered*: it failed, was denied or timed out, and the chain
-of its `on_error` steps reaches one that succeeded. A chain ends, without success, at a step that has no `on_error`, was
-skipped or cancelled, or is in the chain already. Until the chain is decided the step is open. A failed step with
-`recover: false` is lost whatever its handler does: the handler cleans up, and the run fails.
+A finished step has one of two results for its dependents (`StepResult`): it went well, or it is lost. It went well if
+it succeeded, if its own condition skipped it, or if it is *recovered*: it failed, was denied or timed out, and the
+chain of its `on_error` steps reaches one that succeeded. A chain ends, without success, at a step that has no
+`on_error`, was skipped or cancelled, or is in the chain already. Until the chain is decided the step is open. A failed
+step with `recover: false` is lost whatever its handler does: the handler cleans up, and the run fails.
 
 A lost failure is *outvoted* if it has dependents and each of them has a `join` that other steps have fulfilled. A
 failure that is neither recovered nor outvoted, and can no longer be, is *beyond repair*. A step whose job was cancelled
@@ -32,7 +32,7 @@ NOT_NEEDED: Final = "not_needed"  # of a handler whose steps went well, and of i
 HANDLED: Final = frozenset({StepStatus.FAILED, StepStatus.DENIED, StepStatus.TIMED_OUT})  # these have `on_error` run
 
 
-class Standing(Enum):
+class StepResult(Enum):
     """The result of a step for its dependents."""
 
     OPEN = "open"
@@ -40,7 +40,7 @@ class Standing(Enum):
     LOST = "lost"
 
 
-class Chance(Enum):
+class Reachability(Enum):
     """Whether enough dependencies of a step went well."""
 
     OPEN = "open"
@@ -49,7 +49,7 @@ class Chance(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DependencyPlan:
     """A definition with its reverse edges."""
 
     workflow: Workflow
@@ -59,7 +59,7 @@ class Plan:
     guarded: Mapping[str, list[str]]  # by handler: the steps that it handles
 
 
-def plan(workflow: Workflow) -> Plan:
+def plan(workflow: Workflow) -> DependencyPlan:
     """The plan of a definition, in time linear in its edges."""
     after, need = {}, {}
     dependents: dict[str, list[str]] = {name: [] for name in workflow.steps}
@@ -71,32 +71,32 @@ def plan(workflow: Workflow) -> Plan:
             dependents[each].append(name)
         if step.on_error is not None:
             guarded.setdefault(step.on_error, []).append(name)
-    return Plan(workflow, after, need, dependents, guarded)
+    return DependencyPlan(workflow, after, need, dependents, guarded)
 
 
-def standing(workflow: Workflow, states: Mapping[str, StepState], name: str) -> Standing:
+def step_result(workflow: Workflow, states: Mapping[str, StepState], name: str) -> StepResult:
     """The result of a step for its dependents."""
     return _chain(workflow, states, name)[1]
 
 
-def _chain(workflow: Workflow, states: Mapping[str, StepState], name: str) -> tuple[set[str], Standing]:
+def _chain(workflow: Workflow, states: Mapping[str, StepState], name: str) -> tuple[set[str], StepResult]:
     """The failed steps from one to the end of its chain, and the result of all of them."""
     state, met = states[name], {name}
     if state.status is StepStatus.SKIPPED and state.condition_false:
-        return met, Standing.GOOD
+        return met, StepResult.GOOD
     while state.status in HANDLED:
         met.add(name)
         handler = workflow.steps[name].on_error
         if handler is None or handler in met or not workflow.steps[name].recover:
-            return met, Standing.LOST
+            return met, StepResult.LOST
         name, state = handler, states[handler]
     return met, _end_of_chain(state)
 
 
-def _end_of_chain(state: StepState) -> Standing:
+def _end_of_chain(state: StepState) -> StepResult:
     if not state.status.terminal:
-        return Standing.OPEN
-    return Standing.GOOD if state.status is StepStatus.SUCCEEDED else Standing.LOST
+        return StepResult.OPEN
+    return StepResult.GOOD if state.status is StepStatus.SUCCEEDED else StepResult.LOST
 
 
 def failure(state: StepState) -> bool:
@@ -104,7 +104,7 @@ def failure(state: StepState) -> bool:
     return state.status in HANDLED or (state.status is StepStatus.CANCELLED and state.code != STOPPED)
 
 
-class Standings:
+class StepResults:
     """The results of all steps of a run, updated while the steps change.
 
     `states` belongs to the caller and is only read. The caller reports each step that ends with `over`.
@@ -112,9 +112,9 @@ class Standings:
 
     __slots__ = ("_good", "_lost", "_open_guarded", "_plan", "_standing", "_states", "_triggers")
 
-    def __init__(self, plan: Plan, states: Mapping[str, StepState]) -> None:
+    def __init__(self, plan: DependencyPlan, states: Mapping[str, StepState]) -> None:
         self._plan, self._states = plan, states
-        self._standing: dict[str, Standing] = {}
+        self._standing: dict[str, StepResult] = {}
         for name in states:
             if name not in self._standing:
                 chain, found = _chain(plan.workflow, states, name)
@@ -140,14 +140,14 @@ class Standings:
             if self._states[name].status in HANDLED:
                 self._triggers.setdefault(handler, name)
             concerned.append(handler)
-        now = standing(self._plan.workflow, self._states, name)
+        now = step_result(self._plan.workflow, self._states, name)
         self._decide(name, now, concerned)
         # The end of a handler decides about the steps that it handles, and about those that they handle.
         end = now if self._states[name].status in HANDLED else _end_of_chain(self._states[name])
-        pending = [name] if end is not Standing.OPEN else []
+        pending = [name] if end is not StepResult.OPEN else []
         while pending:
             for each in self._plan.guarded.get(pending.pop(), ()):
-                if self._standing[each] is Standing.OPEN and self._states[each].status in HANDLED:
+                if self._standing[each] is StepResult.OPEN and self._states[each].status in HANDLED:
                     self._decide(each, end, concerned)
                     pending.append(each)
         return concerned
@@ -160,16 +160,16 @@ class Standings:
         """Whether a handler can have no reason to run any more."""
         return handler not in self._triggers and not self._open_guarded[handler]
 
-    def chance(self, name: str) -> Chance:
+    def chance(self, name: str) -> Reachability:
         """Whether enough dependencies of a step went well, still can, or never will."""
         need = self._plan.need[name]
         if self._good[name] >= need:
-            return Chance.REACHED
-        return Chance.OPEN if len(self._plan.after[name]) - self._lost[name] >= need else Chance.GONE
+            return Reachability.REACHED
+        return Reachability.OPEN if len(self._plan.after[name]) - self._lost[name] >= need else Reachability.GONE
 
     def only_needless(self, name: str) -> bool:
         """Whether all lost dependencies of a step were not needed, so that nothing went wrong."""
-        lost = [each for each in self._plan.after[name] if self._standing[each] is Standing.LOST]
+        lost = [each for each in self._plan.after[name] if self._standing[each] is StepResult.LOST]
         return all(self._states[each].code == NOT_NEEDED for each in lost)
 
     def beyond_repair(self) -> list[str]:
@@ -177,24 +177,24 @@ class Standings:
         return [
             name
             for name, state in self._states.items()
-            if failure(state) and self._standing[name] is Standing.LOST and not self._may_be_outvoted(name)
+            if failure(state) and self._standing[name] is StepResult.LOST and not self._may_be_outvoted(name)
         ]
 
     def _may_be_outvoted(self, name: str) -> bool:
         """Whether all dependents of a lost step can do without it. A step that needs all of its `after` cannot."""
         dependents = self._plan.dependents[name]
-        return bool(dependents) and all(self.chance(each) is not Chance.GONE for each in dependents)
+        return bool(dependents) and all(self.chance(each) is not Reachability.GONE for each in dependents)
 
-    def _decide(self, name: str, now: Standing, concerned: list[str]) -> None:
-        if now is not Standing.OPEN:
+    def _decide(self, name: str, now: StepResult, concerned: list[str]) -> None:
+        if now is not StepResult.OPEN:
             self._standing[name] = now
             self._count(name, now)
             concerned += self._plan.dependents[name]
 
-    def _count(self, name: str, now: Standing) -> None:
-        if now is Standing.OPEN:
+    def _count(self, name: str, now: StepResult) -> None:
+        if now is StepResult.OPEN:
             return
-        counts = self._good if now is Standing.GOOD else self._lost
+        counts = self._good if now is StepResult.GOOD else self._lost
         for each in self._plan.dependents[name]:
             counts[each] += 1
 

@@ -19,18 +19,18 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core.definition import DEPTH_MAX, Step, StepKind, StepRetry
 from holdfast.plane.workflows.core.run import (
     ID_CHARS_MAX,
-    AskApproval,
     ChildEnded,
     Effect,
     JobEnded,
+    RequestApproval,
     Run,
     RunStatus,
-    Slot,
-    StartRun,
+    StartChildRun,
+    StepSlot,
     StepStatus,
     StopJob,
     StopRun,
-    SubmitJob,
+    SubmitStepJob,
     attempt_id,
 )
 from holdfast.plane.workflows.expressions import evaluate, render
@@ -42,7 +42,7 @@ BYTES_PER_UNIT: Final = 25  # of encoded JSON, for one unit of a budget
 TIME_MAX_NS: Final = 2**63 - 1  # what a database can hold
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     """The end of an attempt."""
 
     status: StepStatus
@@ -53,58 +53,62 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartedAttempt:
     """A started attempt."""
 
     status: StepStatus
     job: str | None = None  # the id of its job, gate or run
     effect: Effect | None = None
     due_ns: int | None = None  # a delay: its end
-    outcome: Outcome | None = None  # it has ended already
+    outcome: AttemptOutcome | None = None  # it has ended already
 
 
 def begin_attempt(
     run: Run,
     step: Step,
-    slot: Slot,
+    slot: StepSlot,
     attempt: int,
     names: Mapping[str, Any],
     *,
     now_ns: int,
     limit_ns: int | None,
     budget: Budget | None = None,
-) -> Begun:
+) -> StartedAttempt:
     """Start an attempt of a step. Raises the errors of its expressions."""
     if step.kind is StepKind.TRANSFORM:
         made = render(step.input, names, budget)
-        return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.SUCCEEDED, made, retryable=False))
+        return StartedAttempt(StepStatus.RUNNING, outcome=AttemptOutcome(StepStatus.SUCCEEDED, made, retryable=False))
     if step.kind is StepKind.DELAY:
-        return Begun(StepStatus.RUNNING, due_ns=_delay_ends(step, names, now_ns, budget))
+        return StartedAttempt(StepStatus.RUNNING, due_ns=_delay_ends(step, names, now_ns, budget))
     if step.kind is StepKind.WORKFLOW and run.depth >= DEPTH_MAX:
         problem = f"workflows that start workflows may be {DEPTH_MAX} deep, and this run is"
-        return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.FAILED, error=problem, code="too_deep"))
+        return StartedAttempt(
+            StepStatus.RUNNING, outcome=AttemptOutcome(StepStatus.FAILED, error=problem, code="too_deep")
+        )
     job = attempt_id(run.id, slot, attempt)
     if len(job) > ID_CHARS_MAX:
         problem = f"its id would be {len(job)} characters long, and {ID_CHARS_MAX} is the most; use shorter names"
-        return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.FAILED, error=problem, code="id_too_long"))
+        return StartedAttempt(
+            StepStatus.RUNNING, outcome=AttemptOutcome(StepStatus.FAILED, error=problem, code="id_too_long")
+        )
     risk = run.workflow.risk_of(step.name)
     deadline_ns = earliest(limit_ns, run.deadline_ns)
     if step.kind is StepKind.APPROVAL:
-        asked = AskApproval(job, slot.path, _handed_on(step.message, names, budget), risk, attempt, deadline_ns)
-        return Begun(StepStatus.WAITING, job, asked)
+        asked = RequestApproval(job, slot.path, _handed_on(step.message, names, budget), risk, attempt, deadline_ns)
+        return StartedAttempt(StepStatus.WAITING, job, asked)
     given = _handed_on(step.input, names, budget)
     if step.kind is StepKind.WORKFLOW:
         name = step.workflow or ""
-        started = StartRun(job, slot.path, name, step.version, given, attempt, deadline_ns)
-        return Begun(StepStatus.RUNNING, job, started)
+        started = StartChildRun(job, slot.path, name, step.version, given, attempt, deadline_ns)
+        return StartedAttempt(StepStatus.RUNNING, job, started)
     topic = step.topic or ""
     most = step.retry.retries + 1
-    submitted = SubmitJob(
+    submitted = SubmitStepJob(
         *(job, slot.path, topic, given, risk, attempt, step.priority, most),
         timeout_ns=step.timeout_ns,
         deadline_ns=deadline_ns,
     )
-    return Begun(StepStatus.RUNNING, job, submitted)
+    return StartedAttempt(StepStatus.RUNNING, job, submitted)
 
 
 def _handed_on(template: Any, names: Mapping[str, Any], budget: Budget | None) -> Any:
@@ -156,7 +160,7 @@ _RUN_ENDS: Final[Mapping[RunStatus, tuple[StepStatus, str | None, bool]]] = {
 }
 
 
-def outcome(event: JobEnded | ChildEnded) -> Outcome | None:
+def outcome(event: JobEnded | ChildEnded) -> AttemptOutcome | None:
     """The outcome of an attempt from the end of its job or run; None: it has not ended."""
     if isinstance(event, JobEnded):
         found, result, retryable = _JOB_ENDS.get(event.state), event.result, event.retryable
@@ -168,8 +172,8 @@ def outcome(event: JobEnded | ChildEnded) -> Outcome | None:
         return None
     status, code, again = found
     if status is StepStatus.SUCCEEDED:
-        return Outcome(status, result)
-    return Outcome(status, None, (event.reason or shown)[:ERROR_CHARS_MAX], code, again and retryable)
+        return AttemptOutcome(status, result)
+    return AttemptOutcome(status, None, (event.reason or shown)[:ERROR_CHARS_MAX], code, again and retryable)
 
 
 def retry_delay_ns(retry: StepRetry, attempt: int, draw: Draw) -> int:

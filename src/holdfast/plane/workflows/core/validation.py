@@ -45,7 +45,7 @@ from holdfast.plane.workflows.core.definition import (
 )
 from holdfast.plane.workflows.core.definition_codec import as_document, read_document
 from holdfast.plane.workflows.core.graph import certain, handling_circles, waiting_circles
-from holdfast.plane.workflows.core.problems import PROBLEMS_MAX, BadWorkflow, Path, Problem
+from holdfast.plane.workflows.core.problems import PROBLEMS_MAX, BadWorkflow, DefinitionProblem, Path
 from holdfast.plane.workflows.expressions import (
     bare,
     check_expression,
@@ -80,11 +80,11 @@ class _Text(NamedTuple):
     names: frozenset[str]
 
 
-def text_problems(workflow: Workflow) -> Iterator[Problem]:
+def text_problems(workflow: Workflow) -> Iterator[DefinitionProblem]:
     """The problems of the expressions of a definition."""
     texts = [each for name, step in workflow.steps.items() for each in _texts(step, handler=name in workflow.handlers)]
     if sum(count_in(text.value) for text in texts) + count_in(workflow.output) > EXPRESSIONS_MAX:
-        yield Problem((), "there are too many expressions", f"use at most {EXPRESSIONS_MAX}")
+        yield DefinitionProblem((), "there are too many expressions", f"use at most {EXPRESSIONS_MAX}")
         return
     known = certain(workflow)
     for text in texts:
@@ -107,40 +107,43 @@ def _texts(step: Step, *, handler: bool) -> Iterator[_Text]:
     yield _Text((*path, "output"), step.output, expression=False, names=within | {"result"})
 
 
-def _unreadable(text: _Text) -> list[Problem]:
+def _unreadable(text: _Text) -> list[DefinitionProblem]:
     if not text.expression:
         found = problems_in(text.value)
-        return [Problem((*text.path, *path), error.problem, _FIX, error.position) for path, error in found]
+        return [DefinitionProblem((*text.path, *path), error.problem, _FIX, error.position) for path, error in found]
     try:
         check_expression(text.value)
     except BadExpression as error:
-        return [Problem(text.path, error.problem, _FIX, error.position)]
+        return [DefinitionProblem(text.path, error.problem, _FIX, error.position)]
     return []
 
 
 def _misread(
     text: _Text, workflow: Workflow, known: frozenset[str] | None, all_known: Mapping[str, frozenset[str]]
-) -> list[Problem]:
+) -> list[DefinitionProblem]:
     """Names that do not exist or may not be read. `known` is None for steps in a cycle, which are reported anyway."""
     value = _as_template(text)
     problems = [
-        Problem(text.path, f"there is no {name} here", _MEANS[name]) for name in sorted(names_in(value) - text.names)
+        DefinitionProblem(text.path, f"there is no {name} here", _MEANS[name])
+        for name in sorted(names_in(value) - text.names)
     ]
     problems += _undeclared(text, value, workflow)
     for name in sorted(steps_in(value)):
         if name not in workflow.steps:
             near = suggestion(name, workflow.steps).removeprefix("; ")
             problems.append(
-                Problem(text.path, f"there is no step {name[:80]!r}", near or "name a step of this workflow")
+                DefinitionProblem(text.path, f"there is no step {name[:80]!r}", near or "name a step of this workflow")
             )
         elif known is not None and name not in known:
             later = text.path[1] == name or text.path[1] in all_known.get(name, ())
             fix = "read it in a later step" if later else f"add {name!r} to its after"
-            problems.append(Problem(text.path, f"reads step {name!r}, which may not have finished by then", fix))
+            problems.append(
+                DefinitionProblem(text.path, f"reads step {name!r}, which may not have finished by then", fix)
+            )
     return problems
 
 
-def _undeclared(text: _Text, value: Any, workflow: Workflow) -> list[Problem]:
+def _undeclared(text: _Text, value: Any, workflow: Workflow) -> list[DefinitionProblem]:
     """Fields of `input` that the workflow does not declare. Without declarations, any field is allowed."""
     inputs = workflow.inputs
     if inputs is None:
@@ -148,7 +151,7 @@ def _undeclared(text: _Text, value: Any, workflow: Workflow) -> list[Problem]:
     found = []
     for name in sorted(inputs_in(value) - set(inputs)):
         near = suggestion(name, inputs).removeprefix("; ") or f"add it to inputs: {name}: any"[:120]
-        found.append(Problem(text.path, f"there is no input {name[:80]!r}", near))
+        found.append(DefinitionProblem(text.path, f"there is no input {name[:80]!r}", near))
     return found
 
 
@@ -195,7 +198,7 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 
 
-def check_workflow(workflow: Workflow) -> tuple[Problem, ...]:
+def check_workflow(workflow: Workflow) -> tuple[DefinitionProblem, ...]:
     """The problems of a definition, at most a hundred."""
     return tuple(islice(_problems(workflow), PROBLEMS_MAX))
 
@@ -208,7 +211,7 @@ def accept_document(document: object, source: str = "workflow") -> Workflow:
     return workflow
 
 
-def judge_document(document: object) -> tuple[Workflow, tuple[Problem, ...]]:
+def judge_document(document: object) -> tuple[Workflow, tuple[DefinitionProblem, ...]]:
     """The definition from a document, and its problems, at most one for each position."""
     workflow, unread = read_document(document)
     blamed = {problem.path for problem in unread}
@@ -261,22 +264,22 @@ def _fits(type: str, value: Any) -> bool:
 # The definition.
 
 
-def _problems(workflow: Workflow) -> Iterator[Problem]:
+def _problems(workflow: Workflow) -> Iterator[DefinitionProblem]:
     yield from _label(("name",), workflow.name)
     yield from _label(("risk",), workflow.risk)
     yield from _time(("timeout",), workflow.timeout_ns)
     if workflow.version < 0:
-        yield Problem(("version",), "is negative", "leave it out; it is given when the workflow is stored")
+        yield DefinitionProblem(("version",), "is negative", "leave it out; it is given when the workflow is stored")
     if len(workflow.description) > DESCRIPTION_MAX:
-        yield Problem(("description",), "is too long", f"use at most {DESCRIPTION_MAX} characters")
+        yield DefinitionProblem(("description",), "is too long", f"use at most {DESCRIPTION_MAX} characters")
     if len(workflow.labels) > LABELS_MAX:
-        yield Problem(("labels",), "are too many", f"use at most {LABELS_MAX}")
+        yield DefinitionProblem(("labels",), "are too many", f"use at most {LABELS_MAX}")
     for name, wanted in (workflow.inputs or {}).items():
         yield from _input(("inputs", name), name, wanted)
     if len(workflow.inputs or {}) > INPUTS_MAX:
-        yield Problem(("inputs",), "are too many", f"use at most {INPUTS_MAX}")
+        yield DefinitionProblem(("inputs",), "are too many", f"use at most {INPUTS_MAX}")
     if not 0 < len(workflow.steps) <= STEPS_MAX:
-        yield Problem(("steps",), f"there are {len(workflow.steps)}", f"use 1 to {STEPS_MAX} steps")
+        yield DefinitionProblem(("steps",), f"there are {len(workflow.steps)}", f"use 1 to {STEPS_MAX} steps")
     if len(workflow.steps) > STEPS_MAX:
         return
     for name, step in workflow.steps.items():
@@ -286,7 +289,7 @@ def _problems(workflow: Workflow) -> Iterator[Problem]:
     yield from unfit or text_problems(workflow)
 
 
-def _unfit(workflow: Workflow) -> Iterator[Problem]:
+def _unfit(workflow: Workflow) -> Iterator[DefinitionProblem]:
     """Templates that are not JSON, and a definition that is too large."""
     parts: list[tuple[Path, Any]] = [(("output",), workflow.output)]
     for name, step in workflow.steps.items():
@@ -297,40 +300,44 @@ def _unfit(workflow: Workflow) -> Iterator[Problem]:
         try:
             plain(value, Work(units=SIZE_MAX))
         except Unfit as unfit:
-            yield Problem(path, str(unfit).removeprefix("gives "), "write plain JSON, and less of it")
+            yield DefinitionProblem(path, str(unfit).removeprefix("gives "), "write plain JSON, and less of it")
             return
     cost = Budget()
     try:
         plain(as_document(workflow), Work(units=SIZE_MAX, budget=cost))
     except Unfit as unfit:
-        yield Problem((), f"the definition {unfit}", "split it into several workflows")
+        yield DefinitionProblem((), f"the definition {unfit}", "split it into several workflows")
     else:
         if cost.spent > VALUES_MAX:
-            yield Problem((), "the definition has too many values", "split it, or give long lists as an input")
+            yield DefinitionProblem(
+                (), "the definition has too many values", "split it, or give long lists as an input"
+            )
 
 
-def _input(path: Path, name: str, wanted: Input) -> Iterator[Problem]:
+def _input(path: Path, name: str, wanted: Input) -> Iterator[DefinitionProblem]:
     yield from _label(path, name)
     if wanted.type != "any" and wanted.type not in _TYPES:
         known = ", ".join(["any", *_TYPES])
-        yield Problem(
+        yield DefinitionProblem(
             (*path, "type"), f"{wanted.type[:60]!r} is no type{suggestion(wanted.type, _TYPES)}", f"use {known}"
         )
     elif wanted.default is not None and not _fits(wanted.type, wanted.default):
-        yield Problem((*path, "default"), f"is {kind(wanted.default)}, and not {wanted.type}", "change one of the two")
+        yield DefinitionProblem(
+            (*path, "default"), f"is {kind(wanted.default)}, and not {wanted.type}", "change one of the two"
+        )
     if wanted.required and wanted.default is not None:
-        yield Problem((*path, "required"), "it has a default and is required", "remove one of the two")
+        yield DefinitionProblem((*path, "required"), "it has a default and is required", "remove one of the two")
 
 
-def _circles(workflow: Workflow) -> Iterator[Problem]:
+def _circles(workflow: Workflow) -> Iterator[DefinitionProblem]:
     knots = waiting_circles(workflow)
     for circle in knots:
-        yield Problem(("steps", circle[0], "after"), f"waits for itself: {_way(circle)}", "break the circle")
+        yield DefinitionProblem(("steps", circle[0], "after"), f"waits for itself: {_way(circle)}", "break the circle")
     tied = {name for circle in knots for name in circle}
     for circle in handling_circles(workflow):
         if not tied & set(circle):
             fix = "a handler waits for the steps that it handles, so it must not wait for their dependents"
-            yield Problem(("steps", circle[0]), f"can never start: {_way(circle)}", fix)
+            yield DefinitionProblem(("steps", circle[0]), f"can never start: {_way(circle)}", fix)
 
 
 def _way(circle: list[str]) -> str:
@@ -340,11 +347,11 @@ def _way(circle: list[str]) -> str:
 # One step.
 
 
-def _step(workflow: Workflow, name: str, step: Step) -> Iterator[Problem]:
+def _step(workflow: Workflow, name: str, step: Step) -> Iterator[DefinitionProblem]:
     path: Path = ("steps", name)
     if _STEP_NAME.match(name) is None or step.name != name:
         fix = f"use letters, digits, . _ - and /, beginning with a letter or digit, at most {STEP_NAME_MAX}"
-        yield Problem(path, f"{name[:80]!r} is not usable as the name of a step", fix)
+        yield DefinitionProblem(path, f"{name[:80]!r} is not usable as the name of a step", fix)
     yield from _kind(path, step)
     yield from _order(workflow, path, step)
     yield from _fan_out(path, step)
@@ -358,93 +365,103 @@ def _step(workflow: Workflow, name: str, step: Step) -> Iterator[Problem]:
     if step.workflow is not None:
         yield from _label((*path, "workflow"), step.workflow)
     if step.version is not None and step.version < 1:
-        yield Problem((*path, "version"), f"there is no version {step.version}", "count from 1, or leave it out")
+        yield DefinitionProblem(
+            (*path, "version"), f"there is no version {step.version}", "count from 1, or leave it out"
+        )
     if abs(step.priority) > PRIORITY_MAX:
         fix = f"give between -{PRIORITY_MAX} and {PRIORITY_MAX}"
-        yield Problem((*path, "priority"), f"{step.priority} is out of range", fix)
+        yield DefinitionProblem((*path, "priority"), f"{step.priority} is out of range", fix)
 
 
-def _kind(path: Path, step: Step) -> Iterator[Problem]:
+def _kind(path: Path, step: Step) -> Iterator[DefinitionProblem]:
     for attribute, (field, kinds) in _BELONGS.items():
         if step.kind not in kinds and getattr(step, attribute) != getattr(_BLANK, attribute):
             fix = f"remove it; {', '.join(sorted(kinds))} has it" if len(kinds) == 1 else "remove it"
-            yield Problem((*path, field), f"a step of kind {step.kind} has no {field}", fix)
+            yield DefinitionProblem((*path, field), f"a step of kind {step.kind} has no {field}", fix)
     if step.kind is _K.JOB and step.topic is None:
-        yield Problem((*path, "topic"), "is missing", "name the topic whose workers run the job")
+        yield DefinitionProblem((*path, "topic"), "is missing", "name the topic whose workers run the job")
     if step.kind is _K.WORKFLOW and step.workflow is None:
-        yield Problem((*path, "workflow"), "is missing", "name the workflow to run")
+        yield DefinitionProblem((*path, "workflow"), "is missing", "name the workflow to run")
     if step.kind is _K.TRANSFORM and step.input is None:
-        yield Problem((*path, "input"), "is missing", "say which value it makes")
+        yield DefinitionProblem((*path, "input"), "is missing", "say which value it makes")
     if step.kind is _K.DELAY and (step.delay_ns is None) is (step.until is None):
         problem = "is missing" if step.until is None else "both delay and until are given"
-        yield Problem((*path, "delay"), problem, "say how long to wait (delay), or until when (until)")
+        yield DefinitionProblem((*path, "delay"), problem, "say how long to wait (delay), or until when (until)")
 
 
-def _order(workflow: Workflow, path: Path, step: Step) -> Iterator[Problem]:
+def _order(workflow: Workflow, path: Path, step: Step) -> Iterator[DefinitionProblem]:
     seen: set[str] = set()
     for place, name in enumerate(step.after):
         here = (*path, "after", place)
         if name == step.name:
-            yield Problem(here, "it waits for itself", "remove it")
+            yield DefinitionProblem(here, "it waits for itself", "remove it")
         elif name not in workflow.steps:
             yield _unknown(here, name, workflow)
         elif name in seen:
-            yield Problem(here, f"{name!r} is named twice", "name it once")
+            yield DefinitionProblem(here, f"{name!r} is named twice", "name it once")
         seen.add(name)
     if step.join is not None and not 1 <= step.join <= len(set(step.after)):
         most = len(set(step.after))
         fix = f"give 1 to {most}" if most else "name the steps to wait for in after, or leave it out"
-        yield Problem((*path, "join"), f"{step.join} of {most} steps cannot be waited for", fix)
+        yield DefinitionProblem((*path, "join"), f"{step.join} of {most} steps cannot be waited for", fix)
     if step.cancel_rest and (step.join is None or step.join >= len(set(step.after))):
         fix = "give a join that is smaller than the number of steps in after, or leave it out"
-        yield Problem((*path, "cancel_rest"), "there is nothing to cancel", fix)
+        yield DefinitionProblem((*path, "cancel_rest"), "there is nothing to cancel", fix)
     if not step.recover and step.on_error is None:
-        yield Problem((*path, "recover"), "there is no on_error", "name the step that cleans up, or leave it out")
+        yield DefinitionProblem(
+            (*path, "recover"), "there is no on_error", "name the step that cleans up, or leave it out"
+        )
     if step.on_error == step.name:
-        yield Problem((*path, "on_error"), "it handles itself", "name another step")
+        yield DefinitionProblem((*path, "on_error"), "it handles itself", "name another step")
     elif step.on_error is not None and step.on_error not in workflow.steps:
         yield _unknown((*path, "on_error"), step.on_error, workflow)
 
 
-def _unknown(path: Path, name: str, workflow: Workflow) -> Problem:
+def _unknown(path: Path, name: str, workflow: Workflow) -> DefinitionProblem:
     near = suggestion(name, workflow.steps).removeprefix("; ")
-    return Problem(path, f"there is no step {name[:80]!r}", near or "name a step of this workflow")
+    return DefinitionProblem(path, f"there is no step {name[:80]!r}", near or "name a step of this workflow")
 
 
-def _fan_out(path: Path, step: Step) -> Iterator[Problem]:
+def _fan_out(path: Path, step: Step) -> Iterator[DefinitionProblem]:
     here = (*path, "for_each")
     if step.for_each is not None and not isinstance(step.for_each, str | list | tuple):
-        yield Problem(here, f"{kind(step.for_each)} is no list", 'give a list, or an expression: "${ input.orders }"')
+        yield DefinitionProblem(
+            here, f"{kind(step.for_each)} is no list", 'give a list, or an expression: "${ input.orders }"'
+        )
     if isinstance(step.for_each, list | tuple) and len(step.for_each) > FAN_OUT_MAX:
-        yield Problem(here, f"has {len(step.for_each)} items", f"give at most {FAN_OUT_MAX}")
+        yield DefinitionProblem(here, f"has {len(step.for_each)} items", f"give at most {FAN_OUT_MAX}")
     if step.max_parallel is None:
         return
     if step.for_each is None:
-        yield Problem((*path, "max_parallel"), "there is nothing to do in parallel", "give for_each, or leave it out")
+        yield DefinitionProblem(
+            (*path, "max_parallel"), "there is nothing to do in parallel", "give for_each, or leave it out"
+        )
     if not 1 <= step.max_parallel <= FAN_OUT_MAX:
-        yield Problem((*path, "max_parallel"), f"{step.max_parallel} is out of range", f"give 1 to {FAN_OUT_MAX}")
+        yield DefinitionProblem(
+            (*path, "max_parallel"), f"{step.max_parallel} is out of range", f"give 1 to {FAN_OUT_MAX}"
+        )
 
 
-def _retry(path: Path, retry: StepRetry) -> Iterator[Problem]:
+def _retry(path: Path, retry: StepRetry) -> Iterator[DefinitionProblem]:
     if not 0 <= retry.retries <= RETRIES_MAX:
-        yield Problem((*path, "retries"), f"{retry.retries} is out of range", f"give 0 to {RETRIES_MAX}")
+        yield DefinitionProblem((*path, "retries"), f"{retry.retries} is out of range", f"give 0 to {RETRIES_MAX}")
     yield from _time((*path, "initial"), retry.initial_ns)
     yield from _time((*path, "cap"), retry.cap_ns)
     if retry.cap_ns < retry.initial_ns:
-        yield Problem((*path, "cap"), "is less than initial", "give at least as much")
+        yield DefinitionProblem((*path, "cap"), "is less than initial", "give at least as much")
     if not (math.isfinite(retry.multiplier) and 1 <= retry.multiplier <= 100):
-        yield Problem((*path, "multiplier"), f"{retry.multiplier:g} is out of range", "give 1 to 100")
+        yield DefinitionProblem((*path, "multiplier"), f"{retry.multiplier:g} is out of range", "give 1 to 100")
     if not (math.isfinite(retry.jitter) and 0 <= retry.jitter <= 1):
-        yield Problem((*path, "jitter"), f"{retry.jitter:g} is out of range", "give 0 to 1")
+        yield DefinitionProblem((*path, "jitter"), f"{retry.jitter:g} is out of range", "give 0 to 1")
 
 
-def _time(path: Path, value_ns: int | None) -> Iterator[Problem]:
+def _time(path: Path, value_ns: int | None) -> Iterator[DefinitionProblem]:
     if value_ns is not None and not 0 < value_ns <= YEAR_NS:
-        yield Problem(path, "is out of range", "give more than 0 seconds, and at most 366 days")
+        yield DefinitionProblem(path, "is out of range", "give more than 0 seconds, and at most 366 days")
 
 
-def _label(path: Path, value: str) -> Iterator[Problem]:
+def _label(path: Path, value: str) -> Iterator[DefinitionProblem]:
     try:
         check_label("", value)
     except BadInput as bad:
-        yield Problem(path, bad.problem, bad.fix)
+        yield DefinitionProblem(path, bad.problem, bad.fix)

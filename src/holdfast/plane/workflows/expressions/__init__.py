@@ -33,7 +33,7 @@ from holdfast.plane.workflows.expressions.builtins import (
     plain,
     text,
 )
-from holdfast.plane.workflows.expressions.evaluator import Evaluation
+from holdfast.plane.workflows.expressions.evaluator import ExpressionEvaluation
 from holdfast.plane.workflows.expressions.parser import NAMES, Expression
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -52,7 +52,7 @@ def check_expression(text: str, names: Collection[str] = NAMES) -> None:
 def evaluate(text: str, names: Mapping[str, Any], budget: Budget | None = None) -> Any:
     """The value of an expression, with or without `${ }`: plain JSON. `OverBudget`: the budget is spent."""
     found = _read(text)
-    return Evaluation(found, names, Work(EFFORT_MAX, budget)).result(Work(SIZE_MAX, budget))
+    return ExpressionEvaluation(found, names, Work(EFFORT_MAX, budget)).result(Work(SIZE_MAX, budget))
 
 
 def truth(text: str, names: Mapping[str, Any], budget: Budget | None = None) -> bool:
@@ -211,13 +211,13 @@ class _Rendering:
         around = "".join(part for part in parts if isinstance(part, str))
         expressions = [part for part in parts if isinstance(part, Expression)]
         if len(expressions) == 1 and not around.strip():
-            return Evaluation(expressions[0], self._names, self._work).result(self._size)
+            return ExpressionEvaluation(expressions[0], self._names, self._work).result(self._size)
         made = [part if isinstance(part, str) else self._shown(part) for part in parts]
         return plain("".join(made), self._size)
 
     def _shown(self, part: Expression) -> str:
         """An expression as text. Its size is charged before the whole text is built, so that memory is bounded."""
-        shown = text(Evaluation(part, self._names, self._work).result(), self._work)
+        shown = text(ExpressionEvaluation(part, self._names, self._work).result(), self._work)
         self._work.characters(len(shown))
         return shown
 

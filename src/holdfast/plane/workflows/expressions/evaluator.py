@@ -44,7 +44,7 @@ _ORDERS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
 }
 
 
-class Evaluation:
+class ExpressionEvaluation:
     """One expression over one set of values."""
 
     def __init__(self, expression: Expression, names: Mapping[str, Any], work: Work | None = None) -> None:
@@ -209,7 +209,7 @@ class Evaluation:
     def _choice(self, node: ast.IfExp) -> Any:
         return self._value(node.body if self._value(node.test) else node.orelse)
 
-    _FORMS: ClassVar[Mapping[type[ast.expr], Callable[[Evaluation, Any], Any]]] = {
+    _FORMS: ClassVar[Mapping[type[ast.expr], Callable[[ExpressionEvaluation, Any], Any]]] = {
         ast.Constant: _constant,
         ast.Name: _name,
         ast.Attribute: _attribute,
