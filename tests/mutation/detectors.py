@@ -19,8 +19,8 @@ from holdfast.guards import conformance as guard_kit
 from holdfast.leases.lease_base import HeldLease
 from holdfast.stores.registry import open_engine
 from holdfast.testing import conformance as store_kit
+from holdfast.testing.sim.worlds.world import run_seed
 from holdfast.testing.simulate import replay_command
-from holdfast.testing.simworld import run_seed
 from holdfast.types import MS, NS
 from mutation.mutant import Components, Survived
 from support.fixtures.buses import Buses

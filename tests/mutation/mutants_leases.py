@@ -21,7 +21,7 @@ from holdfast.flows.acquire import Wish
 from holdfast.flows.release import Released
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.renewer import Renewer
-from holdfast.testing.simclock import SimEntropy
+from holdfast.testing.sim.environment.clock import SimEntropy
 from holdfast.types import Busy, Grant, Instant
 from mutation.detectors import Test, broken
 from mutation.mutant import House
@@ -171,7 +171,7 @@ def retry_under_a_new_token_without_undoing_the_old(patch: pytest.MonkeyPatch) -
     patch.setattr(acquiring, "undo", unless_it_timed_out)
 
 
-@keep("aredis #119", where="testing/simclock.py", found_by=broken(22, "C1", text="was given out twice"))
+@keep("aredis #119", where="testing/sim/environment/clock.py", found_by=broken(22, "C1", text="was given out twice"))
 def one_token_for_all_tasks_of_a_process(patch: pytest.MonkeyPatch) -> None:
     """The token belongs to the process and not to the grant, so one task gives back what another holds."""
     patch.setattr(SimEntropy, "token", lambda self: self.__dict__.setdefault("only", "0" * 31 + "1"))

@@ -11,8 +11,8 @@ import pytest
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.fence_clock import Count
 from holdfast.stores.memory.table import MemoryTable, _State
-from holdfast.testing.simresource import FencedResource
-from holdfast.testing.simstore import LeaseServer, SimStore
+from holdfast.testing.sim.environment.store import LeaseServer, SimStore
+from holdfast.testing.sim.worlds.resource import FencedResource
 from holdfast.types import Ask, Busy, Grant, Instant, Renewal
 from mutation.detectors import broken
 from mutation.mutant import House
@@ -43,7 +43,7 @@ def release_without_compare(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: the counter outside the script",
-    where="testing/simstore.py",
+    where="testing/sim/environment/store.py",
     found_by=broken(22, "C2", "C3"),
     attacks=("R47",),
 )
@@ -137,7 +137,7 @@ def expired_lease_renewed(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: the fence on the write only",
-    where="testing/simresource.py",
+    where="testing/sim/worlds/resource.py",
     found_by=broken(67, "C6"),
     attacks=("R47", "R65"),
 )
@@ -150,7 +150,7 @@ def fence_checked_on_writes_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FencedResource, "_read", read)
 
 
-@keep("many: strictly greater", where="testing/simresource.py", found_by=broken(5, "C7"), attacks=("R47",))
+@keep("many: strictly greater", where="testing/sim/worlds/resource.py", found_by=broken(5, "C7"), attacks=("R47",))
 def fence_must_be_strictly_greater(patch: pytest.MonkeyPatch) -> None:
     """The resource refuses the second write of the same grant."""
 
@@ -175,7 +175,7 @@ def a_lease_that_runs_while_its_asker_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryTable, "acquire", since_it_came)
 
 
-@keep("etcd #14019", where="testing/simstore.py", found_by=broken(19, "C11"))
+@keep("etcd #14019", where="testing/sim/environment/store.py", found_by=broken(19, "C11"))
 def a_restart_loses_track_of_the_leases(patch: pytest.MonkeyPatch) -> None:
     """After a restart the keys are there and their expiry is not: what a dead holder left is never free again."""
     hang_up = LeaseServer.hang_up
@@ -188,7 +188,7 @@ def a_restart_loses_track_of_the_leases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseServer, "hang_up", restarted)
 
 
-@keep("reinhardt #1476", where="testing/simstore.py", found_by=broken(6, "C4"), attacks=("R7",))
+@keep("reinhardt #1476", where="testing/sim/environment/store.py", found_by=broken(6, "C4"), attacks=("R7",))
 def extending_is_releasing_and_taking_again(patch: pytest.MonkeyPatch) -> None:
     """A renewal gives the key back and asks for it again; somebody else may come in between."""
 
@@ -221,7 +221,7 @@ def extending_is_releasing_and_taking_again(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a non-atomic extend",
-    where="testing/simstore.py",
+    where="testing/sim/environment/store.py",
     found_by=broken(0, "C8", text="renewed by someone who did not own it"),
     attacks=("R7",),
 )

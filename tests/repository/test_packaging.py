@@ -62,6 +62,28 @@ def test_the_wheel_holds_all_of_the_package_and_nothing_else(wheel: Path) -> Non
     assert packed == ours
 
 
+def test_a_simulated_world_is_replayed_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    for name, words in (("simulate", ["--seed", "3"]), ("simulate_plane", ["--help"])):
+        done = subprocess.run(
+            [sys.executable, "-m", f"holdfast.testing.{name}", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_testing_package_has_few_modules_beside_the_simulator() -> None:
+    """The simulator is a package of its own; what users import is found at first sight."""
+    for folder in (PACKAGE / "testing", *(PACKAGE / "testing").glob("**/")):
+        assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 20, folder
+
+
 def test_the_wheel_brings_its_types_and_its_scripts(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert "holdfast/py.typed" in packed

@@ -22,7 +22,7 @@ from holdfast.plane.model.records import Job
 from holdfast.plane.process.parts import WorkerPart
 from holdfast.plane.scheduler import scheduler
 from holdfast.plane.worker import worker
-from holdfast.testing.simresource import FencedResource
+from holdfast.testing.sim.worlds.resource import FencedResource
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.testing import simulate
-from holdfast.testing.simcampaign import this_maker
-from holdfast.testing.simcrew import Lived, World, live
+from holdfast.testing.sim.campaign.campaign_file import this_maker
+from holdfast.testing.sim.campaign.processes import Lived, World, live
 from mutation.mutants_stores import release_without_compare
 
 ADDED_UP = ("worlds", "worlds_by_profile", "lock_ns", "held_ns", "virtual_ns", "steps", "counts", "failed", "next")

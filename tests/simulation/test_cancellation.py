@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.aio.lock import Lock
 from holdfast.flows import acquire as acquiring
-from holdfast.testing.simhost import SimHost
+from holdfast.testing.sim.environment.host import SimHost
 from support.harness.small_world import Probe, SmallWorld
 
 KEY = "job"

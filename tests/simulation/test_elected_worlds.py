@@ -11,11 +11,11 @@ import pytest
 import holdfast
 from holdfast import LeaseLost
 from holdfast.aio.lease import Lease
-from holdfast.testing.simfaults import Profile
-from holdfast.testing.simhost import virtual_locks, virtual_table
-from holdfast.testing.simloop import run_virtual
-from holdfast.testing.simtotals import replay_command
-from holdfast.testing.simworld import run_seed
+from holdfast.testing.sim.campaign.totals import replay_command
+from holdfast.testing.sim.environment.host import virtual_locks, virtual_table
+from holdfast.testing.sim.environment.loop import run_virtual
+from holdfast.testing.sim.worlds.faults import Profile
+from holdfast.testing.sim.worlds.world import run_seed
 from simulation import mutants_scenes as mutants
 
 SEEDS = 30

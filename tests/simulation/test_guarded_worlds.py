@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.simfaults import Guarding, Profile, draw_swarm
-from holdfast.testing.simtotals import replay_command
-from holdfast.testing.simworld import run_seed
+from holdfast.testing.sim.campaign.totals import replay_command
+from holdfast.testing.sim.worlds.faults import Guarding, Profile, draw_swarm
+from holdfast.testing.sim.worlds.world import run_seed
 from simulation import mutants_scenes as mutants
 
 SEEDS = [*range(38), 62]  # 62 stops at the rare point `guard.generation`

@@ -16,11 +16,11 @@ from holdfast.errors import FencedOut
 from holdfast.plane.bus.delivery_rules import LOST_MAX
 from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.loop import Tick
-from holdfast.testing.simplane import PlaneOutcome, run_plane
-from holdfast.testing.simplanechecks import Ending, Story, check_plane
-from holdfast.testing.simplanefaults import PlaneFault, PlaneSwarm, draw_plane_swarm
-from holdfast.testing.simplaneledger import JobSeen, LetterSeen
-from holdfast.testing.simplaneprograms import Asked
+from holdfast.testing.sim.plane.checks import Ending, Story, check_plane
+from holdfast.testing.sim.plane.load import Asked
+from holdfast.testing.sim.plane.plane_faults import PlaneFault, PlaneSwarm, draw_plane_swarm
+from holdfast.testing.sim.plane.row_history import JobSeen, LetterSeen
+from holdfast.testing.sim.plane.simulated_plane import PlaneOutcome, run_plane
 from holdfast.testing.simulate_plane import main, replay_plane_command
 from holdfast.types import NS
 from simulation import mutants_planes as mutants
@@ -97,8 +97,8 @@ def test_the_same_seed_is_the_same_plane_in_another_process_with_other_hashes() 
     swarm = "replace(draw_plane_swarm(5), jobs=6, runs=1, phase_ns=8 * NS)"
     code = (
         "from dataclasses import replace\nfrom holdfast.types import NS\n"
-        "from holdfast.testing.simplane import run_plane\n"
-        "from holdfast.testing.simplanefaults import draw_plane_swarm\n"
+        "from holdfast.testing.sim.plane.simulated_plane import run_plane\n"
+        "from holdfast.testing.sim.plane.plane_faults import draw_plane_swarm\n"
         f"print(run_plane(5, {swarm}).digest)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "4242"}

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from holdfast.aio.lease import Lease
-from holdfast.testing.simfaults import Fault, Profile, Swarm, draw_swarm
-from holdfast.testing.simhost import SimHost
-from holdfast.testing.simnetwork import Weather
-from holdfast.testing.simtotals import replay_command
-from holdfast.testing.simworld import SimWorld, run_seed
+from holdfast.testing.sim.campaign.totals import replay_command
+from holdfast.testing.sim.environment.host import SimHost
+from holdfast.testing.sim.environment.network import Weather
+from holdfast.testing.sim.worlds.faults import Fault, Profile, Swarm, draw_swarm
+from holdfast.testing.sim.worlds.world import SimWorld, run_seed
 from holdfast.types import MS, NS
 from simulation import mutants_quorums as mutants
 from support.harness.small_world import played

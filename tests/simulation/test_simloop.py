@@ -8,9 +8,9 @@ import itertools
 import pytest
 
 from holdfast.leases.lock_spec import LockSettings
-from holdfast.testing.simdomain import Domain
-from holdfast.testing.simhost import virtual_locks, virtual_table
-from holdfast.testing.simloop import Deadlock, Livelock, SimLoop, due_ns, run_virtual
+from holdfast.testing.sim.environment.domain import Domain
+from holdfast.testing.sim.environment.host import virtual_locks, virtual_table
+from holdfast.testing.sim.environment.loop import Deadlock, Livelock, SimLoop, due_ns, run_virtual
 from holdfast.types import NS
 from support.harness.small_world import SmallWorld
 

@@ -8,12 +8,13 @@ from collections import Counter
 
 import pytest
 
-from holdfast.testing import simcrew, simprogress, simulate
-from holdfast.testing.simcrew import world_of
-from holdfast.testing.simfaults import Profile
-from holdfast.testing.simprogress import Goal, Pace
-from holdfast.testing.simtotals import Totals, replay_command
-from holdfast.testing.simworld import Outcome, run_seed
+from holdfast.testing import simulate
+from holdfast.testing.sim.campaign import processes, progress_bar
+from holdfast.testing.sim.campaign.processes import world_of
+from holdfast.testing.sim.campaign.progress_bar import Goal, Pace
+from holdfast.testing.sim.campaign.totals import Totals, replay_command
+from holdfast.testing.sim.worlds.faults import Profile
+from holdfast.testing.sim.worlds.world import Outcome, run_seed
 from mutation.mutants_stores import release_without_compare
 
 
@@ -94,7 +95,7 @@ def test_a_world_that_the_simulator_cannot_live_through_is_a_finding_and_the_oth
             raise ZeroDivisionError("planted")
         return run_seed(seed, profile=profile)
 
-    monkeypatch.setattr(simcrew, "run_seed", trip)
+    monkeypatch.setattr(processes, "run_seed", trip)
     assert simulate.main(["--seeds", "3", "--jobs", "1", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["worlds"] == 3
@@ -120,7 +121,7 @@ def test_progress_says_how_fast_it_goes_and_when_it_ends() -> None:
 def test_without_a_terminal_progress_is_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(simprogress, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(progress_bar, "LINE_EVERY_S", 0.0)
     assert simulate.main(["--seeds", "2", "--jobs", "1"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("1 worlds (")

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from holdfast.testing.simfaults import Fault, Profile, Swarm, draw_swarm
-from holdfast.testing.simnetwork import Weather
+from holdfast.testing.sim.environment.network import Weather
+from holdfast.testing.sim.worlds.faults import Fault, Profile, Swarm, draw_swarm
+from holdfast.testing.sim.worlds.world import Outcome, SimWorld, run_seed
 from holdfast.testing.simulate import replay_command
-from holdfast.testing.simworld import Outcome, SimWorld, run_seed
 from holdfast.types import MS, NS
 from mutation.mutants_stores import fence_checked_on_writes_only
 from support.campaigns import campaign
@@ -114,8 +114,8 @@ def test_a_busy_and_a_long_world_of_one_seed_have_nothing_in_common() -> None:
 
 def test_the_same_seed_is_the_same_world_in_another_process_with_other_hashes() -> None:
     code = (
-        "from holdfast.testing.simfaults import Profile\n"
-        "from holdfast.testing.simworld import run_seed\n"
+        "from holdfast.testing.sim.worlds.faults import Profile\n"
+        "from holdfast.testing.sim.worlds.world import run_seed\n"
         f"print([run_seed({SMALL}, profile=profile).digest for profile in Profile])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.history.events import EventKind
 from holdfast.core.tuning.percentiles import SourcedDuration
 from holdfast.core.tuning.ttl import TAILS, FamilyDemand, FamilyEvidence, Recommendation, recommend, shortest_ttl_ns
-from holdfast.testing.simnetwork import Weather
+from holdfast.testing.sim.environment.network import Weather
 from holdfast.types import MS, NS
 from support.harness.small_world import SmallWorld
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from holdfast.testing.conformance import AsyncioWorld
-from holdfast.testing.simloop import run_virtual
+from holdfast.testing.sim.environment.loop import run_virtual
 from holdfast.types import NS, Instant
 
 T = TypeVar("T")

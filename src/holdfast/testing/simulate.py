@@ -22,12 +22,12 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from holdfast.errors import BadInput
-from holdfast.testing.simcampaign import Campaign, open_campaign, this_maker
-from holdfast.testing.simcrew import MIXED, PROFILES, World, live, world_of
-from holdfast.testing.simfaults import Profile, draw_swarm
-from holdfast.testing.simprogress import Goal, Pace, showing
-from holdfast.testing.simtotals import replay_command
-from holdfast.testing.simworld import run_seed
+from holdfast.testing.sim.campaign.campaign_file import Campaign, open_campaign, this_maker
+from holdfast.testing.sim.campaign.processes import MIXED, PROFILES, World, live, world_of
+from holdfast.testing.sim.campaign.progress_bar import Goal, Pace, showing
+from holdfast.testing.sim.campaign.totals import replay_command
+from holdfast.testing.sim.worlds.faults import Profile, draw_swarm
+from holdfast.testing.sim.worlds.world import run_seed
 
 __all__ = ["main", "replay_command"]
 

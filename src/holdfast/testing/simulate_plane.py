@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from holdfast.testing.simplane import PlaneOutcome, run_plane
-from holdfast.testing.simplanefaults import draw_plane_swarm
+from holdfast.testing.sim.plane.plane_faults import draw_plane_swarm
+from holdfast.testing.sim.plane.simulated_plane import PlaneOutcome, run_plane
 from holdfast.types import NS
 
 CHUNK = 4  # seeds that a worker takes at once

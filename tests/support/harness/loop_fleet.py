@@ -14,10 +14,10 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.stores.memory.store import MemoryTable
-from holdfast.testing.simclock import SimClock, SimEntropy
-from holdfast.testing.simdomain import Domain
-from holdfast.testing.simhost import virtual_locks, virtual_table
-from holdfast.testing.simloop import run_virtual, running_sim_loop
+from holdfast.testing.sim.environment.clock import SimClock, SimEntropy
+from holdfast.testing.sim.environment.domain import Domain
+from holdfast.testing.sim.environment.host import virtual_locks, virtual_table
+from holdfast.testing.sim.environment.loop import run_virtual, running_sim_loop
 
 P = 30.0
 TTL = 2 * P

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from holdfast.core.history.events import Record
-from holdfast.testing.simclock import SimClock, SimEntropy
-from holdfast.testing.simhost import SimHost
-from holdfast.testing.simloop import SimLoop, end_tasks
-from holdfast.testing.simnetwork import Network, Weather
-from holdfast.testing.simstore import LeaseServer
+from holdfast.testing.sim.environment.clock import SimClock, SimEntropy
+from holdfast.testing.sim.environment.host import SimHost
+from holdfast.testing.sim.environment.loop import SimLoop, end_tasks
+from holdfast.testing.sim.environment.network import Network, Weather
+from holdfast.testing.sim.environment.store import LeaseServer
 from holdfast.types import MS, NS
 
 

@@ -14,8 +14,8 @@ from holdfast.errors import BadInput, Closed, FencedOut, Unavailable
 from holdfast.plane.locks import registry as families
 from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.loop import Loop, Tick
-from holdfast.testing.simhost import virtual_locks
-from holdfast.testing.simloop import running_sim_loop
+from holdfast.testing.sim.environment.host import virtual_locks
+from holdfast.testing.sim.environment.loop import running_sim_loop
 from support.harness.loop_fleet import FAMILY, SPREAD, TTL, P, fleet, now, virtually
 
 # Long ticks.

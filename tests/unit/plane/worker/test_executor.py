@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.plane import App
 from holdfast.plane.worker.executor import Execution, Interruption, JobThreads, Unfinished
-from holdfast.testing.simloop import run_virtual
+from holdfast.testing.sim.environment.loop import run_virtual
 from holdfast.types import NS
 
 

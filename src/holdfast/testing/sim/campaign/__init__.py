@@ -1,0 +1,1 @@
+"""Long series of simulated worlds: processes, progress, totals and the file to continue from."""

@@ -1,0 +1,1 @@
+"""A simulated control plane: its processes, database, load, faults and checks."""

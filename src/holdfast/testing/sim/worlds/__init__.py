@@ -1,0 +1,1 @@
+"""Simulated worlds of programs that use leases, one profile per kind."""
