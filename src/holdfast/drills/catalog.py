@@ -1,6 +1,6 @@
-"""Every drill that there is: its name, what it shows, what it needs, how long it takes, and what it plays.
+"""The catalog of drills: name, purpose, needs, duration and scenes of each.
 
-The drills by name, for whoever only lists them: `catalogue` brings everything that they play.
+`names` and purposes are cheap to import; the scenarios are imported when a drill runs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ from holdfast.errors import BadInput
 
 NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "quick": "The essentials of pause, kill and compound: what is lost without fences, and that nothing is with "
-        "them.",
+        "quick": "The essentials of pause, kill and compound: updates lost without fences, and none with them.",
         "pause": "A holder stopped for longer than its lease, between check and write: the loss, and how a guard "
         "prevents it.",
         "kill": "Holders, a scheduler and a worker killed without grace: takeover against the SLO, and no job ended "
         "twice.",
-        "compound": "Renewals that fail, a lease that runs out, a stale release and a late write, all in one scene.",
+        "compound": "Failing renewals, an expired lease, a stale release and a late write, all in one scene.",
         "outage": "The store unreachable for 30 s (--duration) under each error policy: fallbacks, duplicates, "
         "recovery.",
         "retry-waves": "Many contenders for one lock, with a fixed delay, with ±200 ms, and exponential: waves, waits "
@@ -51,17 +50,17 @@ NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "of a quorum lost: the fence decides.",
         "clock": "Clocks of stores and hosts jump by a minute and by an hour, and a host is suspended: the fence "
         "decides.",
-        "storm": "10,000 waiters for one lock, and 100,000 leases kept at once: order, waits, requests and memory are "
+        "storm": "10,000 waiters for one lock, and 100,000 concurrent leases: order, waits, requests and memory are "
         "bounded.",
-        "rolling-restart": "Every process of a plane replaced under load: nothing lost, nothing done twice, no lease "
+        "rolling-restart": "Every process of a plane replaced under load: no job lost or repeated, no lease "
         "waited out.",
-        "soak": "The other drills, round after round for as long as asked (--duration), beside processes whose memory, "
+        "soak": "The other drills in rounds for the given --duration, beside processes whose memory, "
         "threads and files must stay flat.",
     }
 )
 
 
-SLACK_S: Final = 60.0  # for processes to start on a machine that is busy
+SLACK_S: Final = 60.0  # for processes to start on a busy machine
 _KILLS: Final = 6
 _CLOCK_S: Final = 30.0
 
@@ -72,16 +71,16 @@ class Drill:
 
     name: str
     shows: str  # one sentence
-    proves: tuple[str, ...]  # requirements
+    proves: tuple[str, ...]  # requirement ids
     need: Need
-    seconds: float  # about how long it takes, with a TTL of a second
-    ttls: int  # how many leases it waits for to run out, whatever their length
+    seconds: float  # approximate duration with a TTL of one second
+    ttls: int  # the number of lease expiries that it waits for
     play: Callable[[Stage, float], None]
-    plane: bool = False  # it plays a whole plane, which may be on a configured deployment
+    plane: bool = False  # it runs a whole plane, possibly on a configured deployment
     cuts: bool = True  # it makes the store unreachable
 
     def limit_s(self, plan: Plan) -> float:
-        """How long it may take at most; then whatever is still missing counts as broken."""
+        """The time limit; afterwards every missing event counts as broken."""
         wanted = self.seconds if plan.duration_s is None else plan.duration_s
         return SLACK_S + 3.0 * (plan.load * wanted + self.ttls * plan.ttl_s)
 
@@ -96,9 +95,7 @@ def _kill(stage: Stage, seconds: float) -> None:
     killing.play(stage, max(3, min(_KILLS, int(seconds / (stage.plan.ttl_s + 1.0)))))
     kill_plane.play(stage)
     if stage.plan.url is not None and stage.plan.deployment is None:
-        stage.cannot.append(
-            "the plane was one of the drill's own, on a SQLite file: --config names a deployment for it to run on"
-        )
+        stage.cannot.append("the plane used its own SQLite file: run it on a deployment with --config")
 
 
 def _compound(stage: Stage, seconds: float) -> None:
@@ -270,8 +267,8 @@ DRILLS: Final = (
 
 
 def drill(name: str) -> Drill:
-    """The drill of that name, or `BadInput` that lists those there are."""
+    """Return the drill with that name, or raise `BadInput` that lists all names."""
     found = next((each for each in DRILLS if each.name == name), None)
     if found is None:
-        raise BadInput("drill", f"{name!r} is not a drill", f"there is {', '.join(each.name for each in DRILLS)}")
+        raise BadInput("drill", f"{name!r} is not a drill", f"use one of {', '.join(each.name for each in DRILLS)}")
     return found

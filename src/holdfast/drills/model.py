@@ -1,8 +1,8 @@
-"""What a drill is, what it saw, and what is said about it: values, and no I/O.
+"""The data model of drills: plans, scenes, faults and verdicts. Values only, no I/O.
 
-A drill plays scenes. A scene is one arrangement of workers, a store and a guarded resource that something bad was done
-to; it ends with a history in the one vocabulary (`core.history.events`), which the one checker reads
-(`core.history.invariants`). Times are wall-clock nanoseconds of the host on which everything ran.
+A drill runs scenes. A scene is one arrangement of workers, a store and a guarded resource, with a fault. It ends with a
+history in the common vocabulary (`core.history.events`), which the common checker reads (`core.history.invariants`).
+Times are wall-clock nanoseconds of the host.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ KEYS: Final = 100_000
 
 
 class Guard(StrEnum):
-    """How the resource of a scene defends itself."""
+    """The guard of a scene's resource."""
 
-    OFF = "off"  # whoever believes to hold the lock writes
-    WRITES = "writes"  # the fence is checked on writes alone, and not registered before the first read
+    OFF = "off"  # every worker that believes it holds the lock may write
+    WRITES = "writes"  # the fence is checked on writes only, and not registered before the first read
     ON = "on"  # the fence is registered before the first read, and checked with every write
 
 
 class SpanKind(StrEnum):
-    """What was done to somebody for a while."""
+    """A fault that lasts for a while."""
 
     PAUSE = "paused"
     OUTAGE = "store unreachable"
@@ -44,7 +44,7 @@ class SpanKind(StrEnum):
 
 
 class Span(NamedTuple):
-    """Something bad, from when until when, and to whom (empty: to everybody)."""
+    """A lasting fault, its beginning and end, and the affected worker (empty: all)."""
 
     kind: SpanKind
     who: str
@@ -53,14 +53,14 @@ class Span(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Something bad that took no time: a clock that jumped, a server that was replaced."""
+    """A momentary fault: a clock jump, a replaced server."""
 
-    what: str  # short: it stands in a picture
+    what: str  # short: it is a label in a picture
     at_ns: int
 
 
 class Takeover(NamedTuple):
-    """How long it took from a failure until somebody else could go on."""
+    """The time from a failure until another worker could continue."""
 
     what: str
     from_ns: int
@@ -69,17 +69,17 @@ class Takeover(NamedTuple):
 
     @property
     def took_ns(self) -> int:
-        """The time between the two."""
+        """The duration."""
         return self.to_ns - self.from_ns
 
     @property
     def in_time(self) -> bool:
-        """Whether the SLO was kept."""
+        """Whether the SLO was met."""
         return self.took_ns <= self.slo_ns
 
 
 class Figure(NamedTuple):
-    """One number of the report, as people read it."""
+    """One number of the report, as text."""
 
     name: str
     value: str
@@ -87,7 +87,7 @@ class Figure(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Something that had to be so, beyond the rules of histories, and whether it was."""
+    """A condition that must hold beyond the rules of histories, and whether it did."""
 
     text: str
     kept: bool
@@ -95,16 +95,16 @@ class Claim(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A line of a plot: how often something happened in each stretch of time."""
+    """A line of a plot: the frequency of an event in each interval."""
 
     name: str
-    from_ns: int  # the beginning of the first stretch
+    from_ns: int  # the beginning of the first interval
     width_ns: int
     counts: Sequence[int]
 
 
 def curve(name: str, times_ns: Iterable[int], from_ns: int, to_ns: int, width_ns: int) -> Curve:
-    """Count moments by stretches of time. What is outside is left out."""
+    """Count events by intervals. Events outside are ignored."""
     counts = [0] * max(1, -(-(to_ns - from_ns) // width_ns))
     for at_ns in times_ns:
         place = (at_ns - from_ns) // width_ns
@@ -121,16 +121,16 @@ class Line(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """Numbers over something else, such as memory over time."""
+    """Numbers over another quantity, such as memory over time."""
 
     title: str
-    x: str  # what is to the right, and its unit
+    x: str  # the quantity of the horizontal axis, and its unit
     y: str
     lines: Sequence[Line]
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tuple[float, float]]:
-    """So many of the points at most, evenly spread, with the first and the last."""
+    """At most so many of the points, evenly spread, with the first and the last."""
     if len(points) <= most:
         return list(points)
     return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
@@ -138,11 +138,11 @@ def thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tupl
 
 @dataclass(slots=True)
 class Scene:
-    """What happened in one arrangement."""
+    """The events of one arrangement."""
 
     title: str
-    done: str  # what was done, in one or two sentences
-    guard: Guard | None  # None: it is not about a guarded resource
+    done: str  # the actions in one or two sentences
+    guard: Guard | None  # None: there is no guarded resource
     history: list[Record] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     takeovers: list[Takeover] = field(default_factory=list)
@@ -151,70 +151,70 @@ class Scene:
     curves: list[Curve] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
-    excuses: frozenset[str] = frozenset()  # rules that nobody promises under such a fault; said, and not held against
-    unread: int = 0  # lines of ledgers that could not be read: a killed process may leave one
+    excuses: frozenset[str] = frozenset()  # rules that no store promises under this fault; reported, not counted
+    unread: int = 0  # unreadable lines of ledgers: a killed process may leave one
     dropped: int = 0  # records that a ledger could not write
 
     @property
     def bites(self) -> bool:
-        """Whether a loss must be seen here: a drill that loses nothing without guards proves nothing with them."""
+        """Whether a loss is required: without one, the drill proves nothing about guards."""
         return self.guard in (Guard.OFF, Guard.WRITES)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A scene and what is to be said about it."""
+    """A scene with its verdict."""
 
     scene: Scene
-    losses: tuple[Violation, ...]  # broken rules about the resource that the scene was there to show
-    violations: tuple[Violation, ...]  # broken rules that nothing excuses
-    lost: int  # acknowledged updates that are not part of what the resource has now
-    refused: int  # stale steps that the guard turned away
+    losses: tuple[Violation, ...]  # violated rules that the scene was designed to violate
+    violations: tuple[Violation, ...]  # violated rules without an excuse
+    lost: int  # acknowledged updates that are missing from the resource
+    refused: int  # stale steps that the guard refused
     problems: tuple[str, ...]
-    excused: tuple[Violation, ...] = ()  # broken rules that the store does not promise under this fault
+    excused: tuple[Violation, ...] = ()  # violated rules that the store does not promise under this fault
 
     @property
     def ok(self) -> bool:
-        """Whether it ended as it must."""
+        """Whether it ended as expected."""
         return not self.problems
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The end of a drill."""
+    """The result of a drill."""
 
     drill: str
     store: str
     ttl_s: float
     slo_s: float
     took_s: float
-    replay: str  # the command that does it again
+    replay: str  # the command to repeat it
     judged: tuple[Judged, ...]
-    cannot: tuple[str, ...] = ()  # what was left out, and why
+    cannot: tuple[str, ...] = ()  # the omitted scenes with the reasons
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was played ended as it must."""
+        """Whether all scenes ended as expected."""
         return bool(self.judged) and all(each.ok for each in self.judged)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a drill is run. Made by `planning.planned`, which refuses what cannot work."""
+    """The options of a drill run. Created by `planner.planned`, which validates them."""
 
-    url: str | None = None  # None: a store of the drill's own
-    own: str = "sqlite"  # which one then
+    url: str | None = None  # None: the drill's own store
+    own: str = "sqlite"  # the kind of that store
     ttl_s: float = 1.0
     slo_s: float | None = None
-    duration_s: float | None = None  # None: as the drill has it
+    duration_s: float | None = None  # None: the default of the drill
     seed: int = 0
-    waiters: int | None = None  # of `storm`; None: as the drill has it
+    waiters: int | None = None  # of `storm`; None: the default
     keys: int | None = None
-    deployment: Deployment | None = None  # that planes run on; None: on a SQLite file of their own
+    deployment: Deployment | None = None  # for planes; None: their own SQLite file
 
     @property
     def load(self) -> float:
-        """How many times the usual load was asked for; a drill that is given more of it is given more time."""
+        """The multiple of the usual load; the time limit grows with it."""
         return max(1.0, (self.waiters or 0) / WAITERS, (self.keys or 0) / KEYS)
 
     @property
@@ -224,7 +224,7 @@ class Plan:
 
     @property
     def slo_seconds(self) -> float:
-        """The takeover SLO: as stated, else the TTL and a second, which is what Holdfast promises."""
+        """The takeover SLO: as given, else the TTL and a second, which is the promise of Holdfast."""
         return self.ttl_s + 1.0 if self.slo_s is None else self.slo_s
 
     @property
@@ -234,22 +234,22 @@ class Plan:
 
 
 class Need(StrEnum):
-    """What a drill needs of the store."""
+    """The store that a drill needs."""
 
     SHARED = "any shared store"
     NETWORK = "a store behind a network (redis://)"
-    PLANE = "a plane of its own, or a deployment (--config)"
-    SERVERS = "Redis servers of its own"  # they are killed, and replaced
-    CLOCKS = "stores of its own, and gcc"  # their clocks are moved
-    STORES = "stores of its own"  # all that there are, and each is broken
+    PLANE = "its own plane, or a deployment (--config)"
+    SERVERS = "its own Redis servers"  # they are killed and replaced
+    CLOCKS = "its own stores, and gcc"  # their clocks are moved
+    STORES = "its own stores"  # all kinds, and each is broken
 
 
-# What these break is theirs alone, so they take neither a URL nor a kind of store.
+# These drills break their own stores, so they accept neither a URL nor a kind of store.
 OWN_ONLY: Final = MappingProxyType(
     {
-        Need.PLANE: "a plane of its own, on a SQLite file",
-        Need.SERVERS: "Redis servers of its own",
-        Need.CLOCKS: "a Redis server and a SQLite file of its own",
-        Need.STORES: "SQLite files and Redis servers of its own",
+        Need.PLANE: "its own plane, on a SQLite file",
+        Need.SERVERS: "its own Redis servers",
+        Need.CLOCKS: "its own Redis server and SQLite file",
+        Need.STORES: "its own SQLite files and Redis servers",
     }
 )

@@ -1,4 +1,4 @@
-"""How a drill is to be run, from what somebody asked for: checked completely before anything is started."""
+"""Creates the plan of a drill from its options: all of them are validated before anything starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAITERS_MAX, _KEYS_MAX = 200_000, 1_000_000
 _FAULTS: Final = {
     Need.SERVERS: "fail over a server",
     Need.CLOCKS: "move the clock of a server",
-    Need.STORES: "break a store for as long as that",
+    Need.STORES: "break a store for that long",
 }
 _LONGEST_NS: Final = 3600 * NS
 _SOAK_NS: Final = 7 * 86_400 * NS
@@ -37,19 +37,19 @@ def planned(
     keys: int | None = None,
     deployment: Deployment | None = None,
 ) -> Plan:
-    """A plan, or `BadInput` that names the option and the fix."""
+    """Return a plan, or raise `BadInput` with the option and the fix."""
     if store is not None and store not in OWN:
         raise BadInput("--store", f"{store!r} cannot be started here", f"use one of {', '.join(OWN)}")
     if store is not None and url is not None:
-        raise BadInput("--store", "is the drill's own, and --url names another", "choose one of them")
+        raise BadInput("--store", "cannot be combined with --url", "use one of them")
     if store == "sqlite" and drill.need is Need.NETWORK:
         raise BadInput("--store", f"{drill.name} needs {drill.need}", "use --store redis")
     if drill.need in (Need.SERVERS, Need.CLOCKS, Need.STORES):
         _refuse_others(drill, url, store)
     if url is not None and drill.need is Need.PLANE:
-        raise BadInput("--url", f"{drill.name} runs on {drill.need}: leases alone are none", "leave it out")
+        raise BadInput("--url", f"{drill.name} runs on {drill.need}, not on leases alone", "omit it")
     if url is not None and url.lower().startswith("sqlite:") and drill.need is Need.NETWORK:
-        raise BadInput("--url", f"{drill.name} needs {drill.need}", "give such a URL, or none and --store redis")
+        raise BadInput("--url", f"{drill.name} needs {drill.need}", "use such a URL, or omit it and use --store redis")
     lease = TTL_S if ttl is None else duration_ns("--ttl", ttl, low_ns=_TTL_LOW_NS, high_ns=_TTL_HIGH_NS) / NS
     bound = None if slo is None else duration_ns("--slo", slo, low_ns=MS, high_ns=86_400 * NS) / NS
     longest = _SOAK_NS if drill.need is Need.STORES else _LONGEST_NS
@@ -60,15 +60,15 @@ def planned(
 
 def _count(option: str, number: int | None, most: int) -> int | None:
     if number is not None and not _LEAST <= number <= most:
-        raise BadInput(option, f"{number} is not between {_LEAST} and {most:,}", "give such a number")
+        raise BadInput(option, f"{number} is not between {_LEAST} and {most:,}", "use a number in that range")
     return number
 
 
 def _refuse_others(drill: Drill, url: str | None, store: str | None) -> None:
-    """A server that somebody else has started is not ours to kill, and neither is its clock ours to set."""
+    """Refuse servers that the drill has not started: it may neither kill them nor set their clocks."""
     fault = _FAULTS[drill.need]
     if url is not None:
         told = f"{drill.name} cannot {fault} that it has not started itself; it runs on {OWN_ONLY[drill.need]}"
-        raise BadInput("--url", told, "leave it out")
+        raise BadInput("--url", told, "omit it")
     if store is not None and (store, drill.need) != ("redis", Need.SERVERS):
-        raise BadInput("--store", f"{drill.name} runs on {OWN_ONLY[drill.need]}", "leave it out")
+        raise BadInput("--store", f"{drill.name} runs on {OWN_ONLY[drill.need]}", "omit it")

@@ -1,7 +1,7 @@
-"""Runs a drill: opens the store, plays the scenes, judges them, and leaves nothing behind.
+"""Runs a drill: opens the store, runs the scenes, judges them, and cleans up.
 
-Promises: nothing is begun on a store or a deployment that is not marked; bounded in time (`Drill.limit_s`); temporary
-files, processes, servers, leases and quarters of the drill are gone when `run` returns or raises, also on Ctrl-C.
+Promises: no drill starts on an unmarked store or deployment. It is bounded in time (`Drill.limit_s`). Temporary files,
+processes, servers, leases and sandboxes of the drill are gone when `run` returns or raises, even on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:
-    """Play a drill and say what is to be said of it. `replay` is the command that does it again."""
+    """Run a drill and return its verdict. `replay` is the command that repeats it."""
     began = time.monotonic()
     if plan.deployment is not None:
         plan.deployment.check_marked()

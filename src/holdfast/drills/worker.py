@@ -1,11 +1,11 @@
 """A worker of a drill: an ordinary process that takes locks, reads and writes under them, and keeps an audit ledger.
 
-Reads one order per line (JSON) and answers with one event per line, so that whoever directs the drill waits for what
-happened and never guesses how long it takes. Run with `python -m holdfast.drills.worker PARENT`; its first line is not
-an order, but says who it is and where everything is.
+It reads one command per line (JSON) and answers with one event per line, so that the director waits for events and
+never guesses durations. Run with `python -m holdfast.drills.worker PARENT`; its first line is its configuration instead
+of a command.
 
-Promises: it dies with whoever started it, also when that is killed and also while it is stopped itself (the kernel sees
-to it on Linux; elsewhere it ends when its orders end, as soon as it runs).
+Promises: it dies with its parent, even if the parent is killed and even while the worker is stopped (by the kernel on
+Linux; elsewhere it ends when its input ends, as soon as it runs).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Does what it is told, and says what came of it."""
+    """Runs commands, and reports the results."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Worker:
         request_timeout: float,
         moved: str | None = None,
     ) -> None:
-        """`moved`: the file that says by how much our clocks are moved, so that what we tell has the true time."""
+        """`moved`: the file with the offsets of our clocks, so that our reports have true times."""
         place = Path(scene)
         self._now_ns = time.time_ns if moved is None else Offsets(Path(moved)).true_now_ns
         self._name = name
@@ -93,12 +93,12 @@ class Worker:
         }
 
     def serve(self) -> None:
-        """Follow orders until there are no more."""
+        """Run commands until there are no more."""
         threading.Thread(target=self._listen, daemon=True).start()
         self.tell("ready")
         while (order := self._lines.get()).get("do") != "end":
             do = order.pop("do")
-            if do not in ("go", "stop"):  # one that came when nobody waited for it any more
+            if do not in ("go", "stop"):  # one that came when no command waited for it any more
                 self._orders[do](**order)
         self._locks.close()
         self._ledger.close()
@@ -106,25 +106,25 @@ class Worker:
         self._effects.close()
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Say what happened."""
+        """Report an event."""
         sys.stdout.write(json.dumps({"event": event, "at_ns": self._now_ns(), **fields}) + "\n")
         sys.stdout.flush()
 
     def take(self, key: str) -> None:
-        """Take a lock, however long that takes, and keep it."""
+        """Acquire a lock, however long that takes, and keep it."""
         self.tell("asking", key=key)
         lock = self._locks.lock(key, ttl=self._ttl, family="drill")
         lease = self._lease = _insisting(lock.acquire)
         self.tell("granted", fence=lease.fence)
 
     def read(self) -> None:
-        """Read the balance under the lease; with a full guard, the fence is registered first."""
+        """Read the balance under the lease; a full guard registers the fence first."""
         found = self._account.read(self._held())
         self._seen = self._seen if found is None else found
         self.tell("read", accepted=found is not None, balance=self._seen.balance, version=self._seen.version)
 
     def write(self, version: int, *, held_up: bool = False, deaf: bool = False) -> None:
-        """Add 1 to what was read. `held_up`: say so between the check of the lease and the write, and wait there."""
+        """Add 1 to the read balance. `held_up`: report between the check of the lease and the write, and wait there."""
         lease, based_on = self._held(), self._seen.version
         new = Balance(self._seen.balance + 1, version)
         point = failpoints.armed("guard.admitted", self._wait_for_go) if held_up else contextlib.nullcontext()
@@ -133,25 +133,25 @@ class Worker:
         self.tell("wrote", fence=lease.fence, version=version, accepted=accepted)
 
     def insist(self) -> None:
-        """Go on as an owner that does not look at its lease: renew, then release. The store is asked each time."""
+        """Continue as an owner that does not check its lease: renew, then release. The store is asked each time."""
         lease = self._held()
-        lease_record = lease._lease_record  # noqa: SLF001 - a lease refuses by itself; here its token goes to the store all the same
+        lease_record = lease._lease_record  # noqa: SLF001 - the lease would refuse; the drill asks the store
         token = f"{lease_record.token}.{lease_record.renewal.claim}"
         renew, release = partial(self._locks.renew_token, lease.key, token, lease.ttl), self._locks.release_token
         self.tell("renewal", accepted=not _refused(renew))
         self.tell("release", accepted=not _refused(partial(release, lease.key, token)))
 
     def standing(self) -> None:
-        """Say what the lease itself thinks."""
+        """Report the state of the lease."""
         lease = self._held()
         self.tell("standing", held=lease.held, reason=lease.lost.reason)
 
     def release(self) -> None:
-        """Give back what is held."""
+        """Release the lease."""
         self.tell("released", confirmed=self._held().release())
 
     def add(self, key: str, first: int, step: int, think: float) -> None:
-        """Take the lock, read, think, write, release, again and again until told to stop. Versions are all its own."""
+        """Take the lock, read, think, write and release repeatedly until told to stop. Its versions are unique."""
         version, added, refused, lost, failed = first, 0, 0, 0, 0
         lock = self._locks.lock(key, ttl=self._ttl, family="drill", timeout=1.0)
         while not self._stop.is_set():
@@ -175,7 +175,7 @@ class Worker:
         self.tell("added", added=added, refused=refused, lost=lost, failed=failed)
 
     def serve_items(self, risk: str, items: int, each: float, ttl: float) -> None:
-        """Do numbered pieces of work once each, as a replica does: under a lock of the class, until told to stop."""
+        """Process numbered items once each, as a replica does: under a lock of the class, until told to stop."""
         counts = {"done": 0, "degraded": 0, "denied": 0, "failed": 0}
         for item in range(items):
             if self._stop.is_set():
@@ -184,7 +184,7 @@ class Worker:
         self.tell("served", **counts)
 
     def _one(self, risk: str, item: int, each: float, ttl: float, counts: dict[str, int]) -> None:
-        """One piece, tried until it is done by somebody, or there is no more time."""
+        """Try one item until a replica has done it, or the time is over."""
         key = f"{self._prefix}{risk}:{item}"
         while not self._stop.is_set() and not self._effects.done(risk, item):
             try:
@@ -204,21 +204,21 @@ class Worker:
             self._stop.wait(_BREATH_S)
 
     def contend(self, key: str, delay: str, threads: int, holds: int, hold: float, seed: int) -> None:
-        """Many contenders in this process, each of which comes again after the delay when the lock is busy."""
+        """Run many contenders in this process; each retries after the delay when the lock is busy."""
         found = contend(self._locks, key, delay, threads, holds, hold, seed, self._stop, ttl=self._ttl)
         self.tell("contended", **found)
 
     def crowd(self, **wanted: Any) -> None:
-        """Thousands of waiters for one lock in this process. See `drills.scenarios.storm_worker`."""
+        """Run thousands of waiters for one lock in this process. See `drills.scenarios.storm_worker`."""
         found = asyncio.run(stand_in_line(self._aio(), self._account, self._name, self.tell, **wanted))
         self.tell("crowded", **found)
 
     def hoard(self, **wanted: Any) -> None:
-        """Thousands of leases kept by this process. See `drills.scenarios.storm_worker`."""
+        """Keep thousands of leases in this process. See `drills.scenarios.storm_worker`."""
         self.tell("hoarded", **asyncio.run(hoard(self._aio(), self.tell, prefix=self._prefix, **wanted)))
 
     def reside(self, **wanted: Any) -> None:
-        """Live with leases until told to stop. See `drills.scenarios.soak_worker`."""
+        """Use leases until told to stop. See `drills.scenarios.soak_worker`."""
         resident = Resident(self._aio(), self._locks, self._account, self._name, self._stop, **wanted)
         self.tell("resided", **asyncio.run(resident.live()))
 
@@ -236,16 +236,16 @@ class Worker:
                 self._stop.clear()
             else:
                 self._lines.put(order)
-        os._exit(1)  # nobody directs any more
+        os._exit(1)  # the director is gone
 
     def _held(self) -> Lease:
         if self._lease is None:
-            raise RuntimeError("was told to use a lease before it was told to take one")
+            raise RuntimeError("got a command to use a lease before one to take it")
         return self._lease
 
 
 def _insisting(act: Callable[[], T]) -> T:
-    """What a store that is slow or away cannot answer is asked again; whoever directs has a limit."""
+    """Retry what a slow or unreachable store does not answer; the director has a time limit."""
     while True:  # ends with an answer, or with this process
         try:
             return act()

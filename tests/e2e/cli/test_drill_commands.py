@@ -48,7 +48,7 @@ def test_quick_shows_losses_without_fences_and_none_with_them(shell: Shell, comm
     assert lost["compound, without guards"] == 1
     assert (lost["with guards"], lost["holders killed"], lost["compound, with guards"]) == (0, 0, 0)
     claims = {each["text"] for scene in verdict["scenes"] for each in scene["claims"]}
-    assert {"a stale renewal is refused", "a stale release is refused", "a late owner is told"} <= claims
+    assert {"a stale renewal is refused", "a stale release is refused", "a late owner notices"} <= claims
     assert list(temporary.iterdir()) == []
     page = report.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")

@@ -136,7 +136,7 @@ def _kept(scene: dict[str, Any]) -> set[str]:
 
 
 WHOLE = {
-    "every job that was acknowledged succeeds",
+    "every acknowledged job succeeds",
     "no job has two terminal states",
     "every job has one effect",
     "nothing of the drill is left in the deployment",
@@ -175,7 +175,7 @@ def test_every_process_on_the_servers_of_a_deployment_is_replaced_and_nothing_is
     verdict = _verdict(["rolling-restart", "--config", str(staging.config), "--duration", "1"], capsys)
     [scene] = verdict["scenes"]
     assert _kept(scene) >= WHOLE | {"no attempt is wasted", "no lease is waited out"}
-    assert sum(text.endswith("ends in order") for text in _kept(scene)) == 4
+    assert sum(text.endswith("ends normally") for text in _kept(scene)) == 4
     assert staging.left() == MARKED
     assert staging.state_of_their_job == "PENDING"
 

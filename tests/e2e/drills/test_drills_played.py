@@ -45,7 +45,7 @@ def test_kill_takes_over_from_dead_holders_and_ends_no_job_twice(
     assert len(holders.scene.takeovers) >= 3
     assert plane.scene.takeovers, "the worker that was killed had jobs in hand, and somebody else ran them"
     assert {each.text for each in plane.scene.claims} == {
-        "every job that was acknowledged succeeds",
+        "every acknowledged job succeeds",
         "no job has two terminal states",
         "every job has one effect",
     }
@@ -63,11 +63,11 @@ def test_compound_has_failing_renewals_an_expiry_a_stale_release_and_a_late_writ
         [outage] = [each for each in judged.scene.spans if each.kind is SpanKind.OUTAGE]
         assert outage.to_ns - outage.from_ns > plan.ttl_ns
         assert [each.text for each in judged.scene.claims if each.kept] == [
-            "a lease that cannot be renewed is given up",
+            "a lease that cannot be renewed is abandoned",
             "a stale renewal is refused",
             "a stale release is refused",
-            "a stale release frees nobody's lock",
-            "the owner in office can write",
+            "a stale release frees no other owner's lock",
+            "the current owner can write",
         ]
         figures = {each.name: each.value for each in judged.scene.figures}
         assert int(figures["renewals without an answer"]) >= 1
@@ -87,7 +87,7 @@ def test_outage_is_met_by_each_policy_as_it_promises_and_is_over_afterwards(
     [outage] = [each for each in judged.scene.spans if each.kind is SpanKind.OUTAGE]
     assert outage.to_ns - outage.from_ns >= length_s * NS
     texts = [each.text for each in judged.scene.claims]
-    assert "fail_open goes on without the store" in texts
+    assert "fail_open continues without the store" in texts
     assert "after recovery fallbacks are near zero" in texts
     figures = {each.name: each.value for each in judged.scene.figures}
     assert int(figures["fallbacks"]) > 0

@@ -33,10 +33,10 @@ def test_everybody_in_a_storm_is_served_in_order_and_leaves_nothing(
         assert [plot.title for plot in each.scene.plots][1:] == ["Resident memory"]
         assert sum(len(line.points) for line in each.scene.plots[0].lines) == 120
     assert {claim.text for claim in fair.scene.claims} >= {
-        "processes take turns",
-        "nobody overtakes in its own process",
+        "processes alternate",
+        "no waiter overtakes another in its process",
     }
-    assert {claim.text for claim in leases.scene.claims} >= {"none is lost", "all are given back"}
+    assert {claim.text for claim in leases.scene.claims} >= {"none is lost", "all are released"}
 
 
 @needs_redis

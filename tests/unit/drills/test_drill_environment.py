@@ -148,7 +148,7 @@ def test_what_is_said_on_the_command_line_comes_before_the_settings(tmp_path: Pa
     for name, given in (("kill", {**GIVEN, "store": "redis"}), ("pause", GIVEN)):
         filled = drilling._filled(drill(name), None, config, given)
         assert filled["deployment"] is None, "a store of its own, or leases alone"
-    with pytest.raises(BadInput, match="leases alone are none"):
+    with pytest.raises(BadInput, match="not on leases alone"):
         planned(drill("rolling-restart"), **drilling._filled(drill("rolling-restart"), url, config, GIVEN))
 
 

@@ -92,7 +92,7 @@ def test_what_was_excused_and_when_is_in_the_report_and_in_the_json() -> None:
     made = both_sides(write("ben", 2, 0.6, value=1, based_on=0))
     made.moments.append(Moment("failover", NS // 2))
     told = verdict(judge(made))
-    assert "does not promise under such a fault" in page(told, "today")
+    assert "permits under such a fault" in page(told, "today")
     [shown] = as_dict(told)["scenes"]
     assert [each["rule"] for each in shown["excused"]] == ["C4"]
     assert shown["moments"] == [{"what": "failover", "at": 0.5}]

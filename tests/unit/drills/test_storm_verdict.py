@@ -82,13 +82,13 @@ Spoil = Callable[[Waits], Waits]
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
-        (lambda each: shortened(each, failed=1), "served, or"),
+        (lambda each: shortened(each, failed=1), "served or times out"),
         (lambda each: each._replace(refused=1), "does its work once"),
-        (lambda each: each._replace(who=[1, 0, *range(2, EACH)]), "nobody overtakes"),
+        (lambda each: each._replace(who=[1, 0, *range(2, EACH)]), "no waiter overtakes"),
         (lambda each: each._replace(asked=20 * EACH), "requests"),
         (lambda each: each._replace(in_line=FULL._replace(resident=100 * MIB)), "KiB for a waiter"),
         (lambda each: each._replace(samples=[FULL._replace(resident=100 * MIB)]), "KiB for a waiter"),
-        (lambda each: each._replace(after=AFTER._replace(objects=120_000)), "memory is free again"),
+        (lambda each: each._replace(after=AFTER._replace(objects=120_000)), "memory is freed"),
         (lambda each: each._replace(bystander_held=False), "kept through the storm"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_process_that_is_served_only_after_the_others_has_starved() -> None:
     last = waits(3)
     last = last._replace(got_ns=[at_ns + 30 * NS for at_ns in last.got_ns])
     found = [*(waits(place) for place in range(3)), last]
-    assert "processes take turns" in judged(found, fair=True)
+    assert "processes alternate" in judged(found, fair=True)
     assert any("starves" in text for text in judged(found, fair=False))
     assert first_half(found) == 0
 
@@ -124,14 +124,14 @@ def test_leases_that_are_all_kept_and_given_back_are_as_they_must_be() -> None:
 @pytest.mark.parametrize(
     ("spoiled", "left", "text"),
     [
-        ({"taken": EACH - 1, "not_taken": 1}, 0, "every lock is got"),
+        ({"taken": EACH - 1, "not_taken": 1}, 0, "every lock is acquired"),
         ({"lost": 1}, 0, "none is lost"),
         ({"renewed": EACH}, 0, "renewed 2 times"),
         ({"requests": 2 * EACH}, 0, "in batches"),
-        ({"not_given_back": 1}, 0, "given back"),
-        ({}, 1, "given back"),
+        ({"not_given_back": 1}, 0, "are released"),
+        ({}, 1, "are released"),
         ({"peak": FULL._replace(resident=100 * MIB)}, 0, "KiB for a lease"),
-        ({"after": AFTER._replace(objects=120_000)}, 0, "memory is free again"),
+        ({"after": AFTER._replace(objects=120_000)}, 0, "memory is freed"),
     ],
 )
 def test_each_lease_that_goes_wrong_is_said(spoiled: dict[str, object], left: int, text: str) -> None:

@@ -1,11 +1,11 @@
-"""What a configured deployment stands on, place by place: each carries a mark, and lends a drill a quarter of its own.
+"""The backends of a configured deployment: each can carry a mark, and provides a sandbox for a drill.
 
-A quarter is a part of a place that nobody else uses, under the name of one drill: a schema in Postgres (`schemas`), a
-stream on NATS (`streams`), a prefix for the leases in Redis, a file beside a SQLite file. Whatever a drill does, it
-does there, so that nothing of anybody else is read or written, though it is the same server and the same disk.
+A sandbox is a part of a backend that belongs to one drill alone: a schema in Postgres, a stream on NATS, a key prefix
+for leases in Redis, a file beside a SQLite file. A drill reads and writes only its sandbox, even though it shares the
+server and the disk.
 
-Promises: asking whether a place is marked changes nothing in it; a mark has an end; `clear` takes away everything of a
-quarter, and nothing else. Does not promise that fences are as they were: they have risen.
+Promises: reading a mark changes nothing; a mark expires; `clear` removes everything in a sandbox, and nothing else.
+Does not promise that fences are unchanged: they have risen.
 """
 
 from __future__ import annotations
@@ -26,52 +26,52 @@ from holdfast.stores.registry import redacted
 
 _REQUEST_S: Final = 5.0
 _HELD_MAX: Final = 100_000
-_LEASES: Final = "holdfast_lease"  # the table of a file that leases were ever kept in
+_LEASES: Final = "holdfast_lease"  # the table in every file that has ever stored leases
 
 
 class Place(ABC):
-    """One place of a deployment."""
+    """One backend of a deployment."""
 
     def __init__(self, key: str, url: str) -> None:
-        """`key`: the setting that names it."""
+        """`key`: the setting with its URL."""
         self.key = key
         self.shown = redacted(url)
         self._url = url
 
     @abstractmethod
     def is_marked(self) -> bool:
-        """Whether somebody has said that it belongs to a test deployment, and that is not over."""
+        """Whether an operator has marked it as part of a test deployment, and the mark has not expired."""
 
     @abstractmethod
     def mark(self, seconds: float) -> None:
-        """Say so, for so long from now."""
+        """Mark it for so many seconds."""
 
     @abstractmethod
     def unmark(self) -> bool:
-        """Say that it does not. False: nobody had said that it does."""
+        """Remove the mark. False: there was none."""
 
     @abstractmethod
     def quarter(self, name: str) -> str:
-        """The URL of the part that belongs to the drill of that name alone."""
+        """The URL of the sandbox of the drill with that name."""
 
     @abstractmethod
     def called(self, name: str) -> str:
-        """What that part is, for people."""
+        """The sandbox as text."""
 
-    def prepare(self, name: str) -> None:  # noqa: B027 - most quarters are there when they are first used
-        """Make the quarter, and see that it is one: a drill that would run outside of it must not begin."""
+    def prepare(self, name: str) -> None:  # noqa: B027 - most sandboxes are created at their first use
+        """Create the sandbox, and check that connections stay inside it, before the drill begins."""
 
     @abstractmethod
     def clear(self, name: str) -> None:
-        """Take away the quarter and everything in it. There may be none."""
+        """Remove the sandbox and everything in it, if it exists."""
 
     @abstractmethod
     def sweep(self) -> list[str]:
-        """Clear every quarter that there is, whichever drill was killed before it could: what they were called."""
+        """Remove all sandboxes that killed drills have left, and return their descriptions."""
 
 
 class LeasePlace(Place):
-    """Leases on a Redis server, or several (`redlock://`). What a drill that was killed has left runs out by itself."""
+    """Leases on one Redis server, or several (`redlock://`). Leases that a killed drill has left expire."""
 
     def is_marked(self) -> bool:
         """See `Place`."""
@@ -109,7 +109,7 @@ class LeasePlace(Place):
 
 
 class FilePlace(Place):
-    """A SQLite file, with state or leases. Its mark is a lease in the file; a quarter is a file beside it."""
+    """A SQLite file with state or leases. Its mark is a lease in the file; a sandbox is a file beside it."""
 
     @property
     def path(self) -> Path:
@@ -118,7 +118,7 @@ class FilePlace(Place):
 
     @property
     def _head(self) -> str:
-        return self._url.partition("?")[0]  # options of databases are not those of leases
+        return self._url.partition("?")[0]  # database options differ from lease options
 
     def is_marked(self) -> bool:
         """See `Place`."""
@@ -163,7 +163,7 @@ class FilePlace(Place):
         return [self.called(name) for name in found]
 
     def _has_leases(self) -> bool:
-        """Whether a mark can be in it. A file that is not there is not made, nor a table in one that is."""
+        """Whether the file can contain a mark. Creates neither a missing file nor a missing table."""
         if not self.path.exists():
             return False
         try:
@@ -171,11 +171,11 @@ class FilePlace(Place):
                 words = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
                 return connection.execute(words, (_LEASES,)).fetchone() is not None
         except sqlite3.Error:
-            return True  # whoever opens it as a store says what is wrong with it
+            return True  # opening it as a store reports the problem
 
 
 def with_option(url: str, name: str, value: str) -> str:
-    """The same URL with an option set, in place of the one that it may have."""
+    """The same URL with an option set or replaced."""
     head, _, query = url.partition("?")
     others = [pair for pair in query.split("&") if pair and pair.partition("=")[0] != name]
     return f"{head}?{'&'.join([*others, f'{name}={quote(value)}'])}"

@@ -1,11 +1,11 @@
-"""Clocks that a drill moves: those of a server or of workers that it has started, and of nobody else.
+"""Clocks that a drill moves: only those of a server or of workers that it has started itself.
 
-A small library (`clock_shim.c`) is compiled when it is needed, and loaded into the process before all others; it adds
-what a shared file says to the wall clock and to the boot-time clock. So a clock jumps at the moment at which two
-numbers are written, in a process that runs on and notices nothing.
+A small library (`clock_shim.c`) is compiled on demand and preloaded into the process. It adds the offsets in a shared
+file to the wall clock and to the boot-time clock. So a clock jumps at the moment at which two numbers are written, in a
+process that keeps running unaware.
 
-Promises: no clock of the host is touched, so this needs no rights. Linux, and programs that ask libc for the time:
-`proven` finds out whether a server is one.
+Promises: no clock of the host is touched, so this needs no privileges. It works on Linux, for programs that ask libc
+for the time: `proven` tests whether a server does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Offsets:
     """The shared file. Each number is read and written in one step."""
 
     def __init__(self, path: Path) -> None:
-        """Open it; made if it is not there, with clocks that are right."""
+        """Open the file; create it with zero offsets if it is missing."""
         if not path.exists():
             path.write_bytes(bytes(ctypes.sizeof(_Pair)))
         with path.open("r+b") as file:
@@ -51,7 +51,7 @@ class Offsets:
 
     @property
     def wall_ns(self) -> int:
-        """What is added to the wall clock."""
+        """The offset of the wall clock."""
         return self._pair[0]
 
     @wall_ns.setter
@@ -60,7 +60,7 @@ class Offsets:
 
     @property
     def boot_ns(self) -> int:
-        """What is added to the boot-time clock."""
+        """The offset of the boot-time clock."""
         return self._pair[1]
 
     @boot_ns.setter
@@ -68,29 +68,29 @@ class Offsets:
         self._pair[1] = offset_ns
 
     def true_now_ns(self) -> int:
-        """The wall clock as everybody else has it, for a process whose own is moved by this file."""
-        while True:  # ends as soon as nobody moves the clock between two looks
+        """The unmoved wall clock, for a process whose own clock is moved by this file."""
+        while True:  # ends when no clock moves between two readings
             offset_ns = self.wall_ns
             told_ns = time.time_ns()
             if offset_ns == self.wall_ns:
                 return told_ns - offset_ns
 
     def close(self) -> None:
-        """Give the memory back. Whoever has the file goes on with what it says."""
+        """Release the memory. Other processes with the file keep its offsets."""
         del self._pair
         self._memory.close()
 
 
 class Epoch(NamedTuple):
-    """How far a wall clock was off, from when on (true time)."""
+    """The offset of a wall clock from a point in true time."""
 
     from_ns: int
     offset_ns: int
-    slept: bool = False  # it was not set: the time had passed for its host, which was suspended meanwhile
+    slept: bool = False  # not set: the time passed while its host was suspended
 
 
 class Moved:
-    """The clocks of some processes, as whoever directs the drill moves them; remembers when it moved them where."""
+    """The moved clocks of some processes; records each move."""
 
     def __init__(self, path: Path, library: Path) -> None:
         self.path = path
@@ -100,11 +100,11 @@ class Moved:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process has to be started with, so that its clocks can be moved."""
+        """The environment with which a process must be started so that its clocks can be moved."""
         return {"LD_PRELOAD": str(self._library), _VARIABLE: str(self.path)}
 
     def jump(self, seconds: float) -> int:
-        """Set the wall clock forward or back by so much: when (true time)."""
+        """Set the wall clock forward or back by so much. Returns the true time of the jump."""
         offset_ns = self._offsets.wall_ns + round(seconds * NS)
         at_ns = time.time_ns()
         self._offsets.wall_ns = offset_ns
@@ -112,11 +112,11 @@ class Moved:
         return at_ns
 
     def told_s(self) -> float:
-        """The time that a process with this clock is told now."""
+        """The time that a process with this clock sees now."""
         return time.time() + self._offsets.wall_ns / NS
 
     def slept(self, seconds: float) -> int:
-        """Let time pass as it does for a suspended host, on the boot-time and the wall clock alone: when."""
+        """Let time pass as for a suspended host: on the boot-time and the wall clock only. Returns the true time."""
         at_ns = time.time_ns()
         self._offsets.boot_ns += round(seconds * NS)
         self._offsets.wall_ns += round(seconds * NS)
@@ -124,7 +124,7 @@ class Moved:
         return at_ns
 
     def corrected(self, record: Record) -> Record:
-        """A record of a process with this clock, with the times that it would have with a clock that is right."""
+        """A record of a process with this clock, with its times converted to true time."""
         return replace(
             record,
             at_ns=true_ns(record.at_ns, self.epochs),
@@ -142,13 +142,14 @@ class Moved:
 
 
 def true_ns(told_ns: int, epochs: Sequence[Epoch]) -> int:
-    """What the time was when a clock that was moved said so.
+    """The true time of a reading of a moved clock.
 
-    Each epoch told times of a stretch of its own, and the one whose stretch is nearest is meant: that is certain as
-    long as jumps are far longer than what was played between them. A deadline is reckoned from a reading, so it may lie
-    after its stretch. If the clock was set in between, that is when it is; if the host was suspended, it passed then.
+    Each epoch showed its own range of times, and the nearest range is the right one. That is certain if jumps are far
+    longer than the time between them. A deadline is computed from a reading, so it may lie after its range. If the
+    clock was set in between, the deadline is the time of the jump; if the host was suspended, it passed during the
+    suspension.
     """
-    found: list[tuple[int, int]] = []  # how far away, and what it would mean
+    found: list[tuple[int, int]] = []  # the distance, and the resulting time
     for epoch, following in zip(epochs, [*epochs[1:], None], strict=True):
         meant_ns = told_ns - epoch.offset_ns
         beyond_ns = 0 if following is None else max(0, meant_ns - following.from_ns)
@@ -160,12 +161,12 @@ def true_ns(told_ns: int, epochs: Sequence[Epoch]) -> int:
 
 
 def built(directory: Path) -> Path:
-    """Compile the library into a directory. `Misconfigured` says what is missing."""
+    """Compile the library into a directory. `Misconfigured` names what is missing."""
     if not sys.platform.startswith("linux"):
         raise Misconfigured("clocks of other processes can be moved on Linux only; run this drill there")
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise Misconfigured("this drill compiles a small C library, and there is no gcc here: install gcc")
+        raise Misconfigured("this drill compiles a small C library, and gcc is missing: install gcc")
     library = directory / "clock_shim.so"
     with as_file(_SOURCE) as source:
         words = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source)]
@@ -179,9 +180,9 @@ def built(directory: Path) -> Path:
 
 
 def jump(server: Server, moved: Moved, seconds: float) -> int:
-    """Set the clock of a server and wait until its answers show it: when it was set (true time).
+    """Set the clock of a server and wait until its answers show it. Returns the true time of the jump.
 
-    Valkey 9 reads the wall clock some times a second, and counts from there between. `Misconfigured`: it never shows.
+    Valkey 9 reads the wall clock a few times per second, and counts in between. `Misconfigured`: it never shows.
     """
     at_ns = moved.jump(seconds)
     limit_s = time.monotonic() + _NOTICED_S
@@ -193,7 +194,7 @@ def jump(server: Server, moved: Moved, seconds: float) -> int:
 
 
 def proven(server: Server, moved: Moved) -> None:
-    """See that the clock of a server really moves; `Misconfigured` if it does not. It is right again afterwards."""
+    """Check that the clock of a server really moves, and reset it; `Misconfigured` if it does not."""
     jump(server, moved, _PROBE_S)
     jump(server, moved, -_PROBE_S)
     del moved.epochs[1:]

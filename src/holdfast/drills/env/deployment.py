@@ -1,7 +1,7 @@
-"""A deployment that somebody has set up, as a drill sees it: its settings, and the places that they name.
+"""A configured deployment as a drill sees it: its settings, and their backends.
 
-Promises: a drill runs on it only if *each* of its places is marked as part of a test deployment, so that settings which
-mix a test server with one that matters are refused.
+Promises: a drill runs on it only if *every* backend is marked as part of a test deployment. So settings that mix a test
+server with a production server are refused.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from holdfast.plane.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Made by whoever has read the settings; `setting_sources.load` has refused what cannot work."""
+    """Built from loaded settings; `settings.sources.load` has refused invalid ones."""
 
-    settings: Settings  # with what was said on the command line
+    settings: Settings  # with the options of the command line
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where its state, its messages and its leases are. One that stands for two is there once."""
+        """The backends of state, messages and leases, without duplicates."""
         found = [_of_url("database", self.settings.database_url)]
         if self.settings.bus is not None:
             found.append(StreamPlace("bus", self.settings.bus))
@@ -36,35 +36,35 @@ class Deployment:
 
     @property
     def shown(self) -> str:
-        """The places, for people."""
+        """The backends as text."""
         return ", ".join(place.shown for place in self.places)
 
     @property
     def option(self) -> str:
-        """The option that names it."""
+        """The command-line option that names it."""
         return f"--config {shlex.quote(self.settings.file or 'FILE')}"
 
     @property
     def said(self) -> dict[str, object]:
-        """What was said on the command line, by key."""
+        """The options of the command line, by key."""
         found = (key for key, origin in self.settings.origins.items() if origin.kind == "flag")
         return {key: self.settings.value(key) for key in found}
 
     def check_marked(self) -> None:
-        """Return if drills may run here; `BadInput` that names what is not marked, and what to type, otherwise."""
+        """Return if drills may run here; otherwise raise `BadInput` that names the unmarked backends and the fix."""
         missing = [place for place in self.places if not place.is_marked()]
         if missing:
             told = " and ".join(f"{place.key} {place.shown}" for place in missing)
             verb = "is" if len(missing) == 1 else "are"
             raise BadInput(
                 "--config",
-                f"{told} {verb} not marked as a test deployment, and a drill breaks what it runs on",
-                f"mark all of it if that is what it is: holdfast drill mark {self.option}; or leave out --config, and "
-                "the drill uses a plane of its own",
+                f"{told} {verb} not marked as a test deployment, and a drill disrupts its backends",
+                f"if it is a test deployment, mark it: holdfast drill mark {self.option}; or omit --config to run "
+                "the drill on its own plane",
             )
 
     def mark(self, seconds: float) -> None:
-        """Say that drills may run here, for so long from now."""
+        """Allow drills here for so many seconds."""
         check_length(seconds)
         if self.settings.database is None:
             make_state_directory()
@@ -72,7 +72,7 @@ class Deployment:
             place.mark(seconds)
 
     def unmark(self) -> tuple[bool, list[str]]:
-        """Say that they may not, and clear what drills that were killed have left: whether they might, and that."""
+        """Disallow drills, and clear what killed drills have left. Returns whether they were allowed, and the rest."""
         swept = [name for place in self.places for name in place.sweep()]
         marked = [place for place in self.places if place.unmark()]
         return bool(marked), swept

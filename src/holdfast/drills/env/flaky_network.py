@@ -1,9 +1,9 @@
-"""Bad weather between a process and its store: now and then the way is cut, silent or slow for a moment.
+"""Network faults between a process and its store: occasionally the link is cut, silent or slow for a moment.
 
-Promises: one fault at a time, each over after `FAULT_S` at most; when the block ends, so has the weather, and every way
-is whole. What comes when is drawn from a seed.
+Promises: one fault at a time, each for `FAULT_S` at most. When the block ends, all links work again. A seed determines
+the faults.
 
-Clock: monotonic, for how long things last.
+Clock: monotonic, for durations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _JOIN_S: Final = 30.0
 
 
 class Weather:
-    """Faults on some ways, for the length of a block."""
+    """Faults on some links, for the duration of a block."""
 
     def __init__(self, ways: Sequence[Way], seed: int) -> None:
         self._ways = ways
@@ -39,7 +39,7 @@ class Weather:
             way = self._chance.choice(self._ways)
             slow = isinstance(way, WireWay) and self._chance.random() < 0.3
             try:
-                with suppress(sqlite3.Error):  # somebody else has the file for themselves, which is as good a fault
+                with suppress(sqlite3.Error):  # another process has locked the file, which is a fault as well
                     if slow:
                         way.delay(SLOW_S)
                     else:

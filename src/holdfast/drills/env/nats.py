@@ -1,7 +1,7 @@
-"""The NATS server that carries the messages of a deployment: a drill has a stream of its own on it. See `places`.
+"""The NATS server of a deployment: a drill has its own stream on it. See `backends`.
 
-The mark is a message in a stream of its own (`HOLDFAST_DRILL_ALLOWED`), which forgets it when its time is over, on the
-clock of the server. Both belong to the account of the URL.
+The mark is a message in a separate stream (`HOLDFAST_DRILL_ALLOWED`). The stream deletes the message at its expiry, by
+the clock of the server. Both belong to the account of the URL.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StreamPlace(Place):
             except NotFoundError:
                 return False
             if found.config.subjects != [_SUBJECT]:
-                raise BadInput("bus", f"has a stream {MARKS} that is not a mark of ours", "ask its owner")
+                raise BadInput("bus", f"has a stream {MARKS} that is no mark of Holdfast", "ask its owner")
             return found.state.messages > 0
 
         return self._asked(look)
@@ -55,7 +55,7 @@ class StreamPlace(Place):
             await context.add_stream(name=MARKS, subjects=[_SUBJECT], max_age=length_ns / NS, max_msgs=1)
             await context.publish(_SUBJECT, b"drills may run here")
 
-        self.is_marked()  # or it is not ours to replace
+        self.is_marked()  # raises if it is not ours to replace
         self._asked(set_mark)
 
     def unmark(self) -> bool:

@@ -1,9 +1,9 @@
-"""A plane of a drill's own: schedulers and workers as processes, started with the commands that people use.
+"""The plane of a drill: schedulers and workers as processes, started with the public commands.
 
-State, messages and leases are in one SQLite file in the scene's directory, or in quarters of a configured deployment
-(`quarters`); how jobs ended is read from that database. The audit ledgers of all processes become the scene's history.
-Only processes that were started here are ended, by their pid, and they die with us (`lifeline`). The quarters are
-cleared when all of them have ended.
+State, messages and leases are in one SQLite file in the scene's directory, or in sandboxes of a configured deployment
+(`workspace`). The outcomes of jobs are read from that database. The audit ledgers of all processes become the scene's
+history. It ends only processes that it has started, by their pid; the kernel ends them when the drill dies. The
+sandboxes are cleared when all processes have ended.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _JOBS: Final = f"""
     SELECT payload, state, attempt, created_ns, updated_ns,
            (SELECT count(*) FROM plane_event WHERE job = plane_job.id AND after IN ({_PLACES})) AS ends
     FROM plane_job
-"""  # noqa: S608 - places, as many as there are states
+"""  # noqa: S608 - placeholders, as many as there are states
 _PACE_S: Final = 0.1
 _MESSAGE_CHARS: Final = 300
 
 
 class Ended(NamedTuple):
-    """How a job is."""
+    """The state of a job."""
 
     number: int
     state: str
     attempts: int
-    ends: int  # terminal states it was ever put into
+    ends: int  # terminal states that it has ever had
     created_ns: int
     updated_ns: int
 
@@ -91,7 +91,7 @@ class Part:
         return self._process.poll() is None
 
     def ready(self) -> bool:
-        """Whether it has said that it does what it is there for. `Stalled`: it has ended instead."""
+        """Whether it has reported that it is ready. `Stalled`: it has ended instead."""
         text = self._log.read_text(encoding="utf-8", errors="replace")
         for line in text.split("\n")[:-1]:
             with suppress(ValueError):
@@ -102,13 +102,13 @@ class Part:
         return False
 
     def kill(self) -> int:
-        """End it without a word: when."""
+        """Kill it without grace. Returns the time."""
         self._process.kill()
         self._process.wait()
         return time.time_ns()
 
     def terminate(self) -> None:
-        """Tell it to end."""
+        """Ask it to end."""
         self._process.send_signal(signal.SIGTERM)
 
     @property
@@ -118,10 +118,10 @@ class Part:
 
 
 class Plane:
-    """Schedulers and workers on one database, for the length of a block."""
+    """Schedulers and workers on one database, for the duration of a block."""
 
     def __init__(self, it: Setting, times: Mapping[str, float]) -> None:
-        """`times`: settings of a plane of the drill's own. A configured deployment has its own."""
+        """`times`: settings of the drill's own plane. A configured deployment has its own."""
         self._it = it
         deployment = it.stage.plan.deployment
         self._quarters = own(it.place, times) if deployment is None else lent_by(deployment)
@@ -134,17 +134,17 @@ class Plane:
 
     @property
     def settings(self) -> Settings:
-        """What its processes are told."""
+        """The settings of its processes."""
         return self._quarters.settings
 
     def scheduler(self) -> Part:
-        """One more replica of scheduler and loops. Not waited for."""
+        """Start one more replica of scheduler and loops, without waiting for it."""
         made = self._start("scheduler", ["up", "--only", LOOPS])
         self.schedulers.append(made)
         return made
 
     def worker(self) -> Part:
-        """One more worker. Not waited for."""
+        """Start one more worker, without waiting for it."""
         ttl = str(self.settings.worker.lease_ttl)
         made = self._start("worker", ["worker", "holdfast.drills.jobs:app", "--lease-ttl", ttl, "--pool", POOL])
         self.workers.append(made)
@@ -158,12 +158,12 @@ class Plane:
         return made
 
     def wait_ready(self, *parts: Part) -> None:
-        """Return when all of these do what they are there for."""
+        """Wait until all of these are ready."""
         for part in parts:
             self._it.until(part.ready, f"{part.name} to start", LIMIT_S)
 
     def submit(self, number: int, takes: float) -> None:
-        """Submit so many jobs, which are acknowledged when this returns."""
+        """Submit so many jobs; all are acknowledged when this returns."""
         asyncio.run(self._submit(number, takes))
 
     async def _submit(self, number: int, takes: float) -> None:
@@ -179,24 +179,24 @@ class Plane:
         return Submission(TOPIC, payload, idempotency_key=str(self._submitted), max_attempts=20)
 
     def close_gate(self) -> None:
-        """From now on jobs begin and do not end, so that whoever runs one has it in hand."""
+        """From now on jobs start but do not finish, so that workers have jobs in flight."""
         (self._it.place / GATE).touch()
 
     def open_gate(self) -> None:
-        """Let them go on."""
+        """Let the jobs finish."""
         (self._it.place / GATE).unlink()
 
     def load(self, takes: float) -> Load:
-        """Submit jobs at a steady pace for the length of a block."""
+        """Submit jobs at a steady rate for the duration of a block."""
         return Load(self, takes)
 
     @property
     def submitted(self) -> int:
-        """How many jobs were submitted."""
+        """The number of submitted jobs."""
         return self._submitted
 
     def jobs(self) -> list[Ended]:
-        """How every job is, as the database has it."""
+        """The state of every job in the database."""
 
         async def look(tx: Tx) -> list[Row]:
             return await tx.query(_JOBS, {f"end{number}": state for number, state in enumerate(ENDS)})
@@ -207,7 +207,7 @@ class Plane:
             return await self._database.read(look)
 
         if self._runner is None:
-            self._runner = asyncio.Runner()  # one for all looks, so that each is not a new connection
+            self._runner = asyncio.Runner()  # one for all queries, to reuse the connection
         return [
             Ended(
                 *(json.loads(row["payload"])["number"], row["state"], row["attempt"], row["ends"]),
@@ -217,22 +217,22 @@ class Plane:
         ]
 
     def all_over(self) -> bool:
-        """Whether every job that was submitted is over."""
+        """Whether every submitted job has finished."""
         jobs = self.jobs()
         return len(jobs) >= self._submitted and all(job.state in ENDS for job in jobs)
 
     def attempts(self) -> list[Attempt]:
-        """Every attempt, as the jobs themselves noted it."""
+        """Every attempt, as recorded by the jobs themselves."""
         with closing(Effects(self._it.place / "effects.db", "director")) as effects:
             return effects.attempts(CLASS, 0)
 
     def tally(self) -> Tally:
-        """What became of all of them downstream."""
+        """The effects of all jobs."""
         with closing(Effects(self._it.place / "effects.db", "director")) as effects:
             return effects.tally(CLASS)
 
     def running_on(self, part: Part) -> list[int]:
-        """The jobs that a worker has begun and that had no effect yet."""
+        """The jobs that a worker has started and that have had no effect yet."""
         with closing(Effects(self._it.place / "effects.db", "director")) as effects:
             begun = [each.item for each in effects.attempts(CLASS, 0) if each.worker == str(part.pid)]
             return [item for item in begun if not effects.done(CLASS, item)]
@@ -250,7 +250,7 @@ class Plane:
             self._leave(ended_early=kind is not None and not issubclass(kind, Exception))
 
     def _end(self, *, in_order: bool) -> None:
-        """End every process, and let go of the database."""
+        """End every process, and close the database."""
         living = [part for part in self._made if part.alive]
         try:
             if in_order:
@@ -258,7 +258,7 @@ class Plane:
                     part.terminate()
                 limit = time.monotonic() + LIMIT_S
                 while any(part.alive for part in living) and time.monotonic() < limit:
-                    time.sleep(0.01)  # between two looks at other processes
+                    time.sleep(0.01)  # between two checks of other processes
         finally:
             for part in living:
                 part.kill()
@@ -269,7 +269,7 @@ class Plane:
                 runner.close()
 
     def _leave(self, *, ended_early: bool) -> None:
-        """Clear the quarters. What cannot be cleared fails the scene; without a verdict it is an error of its own."""
+        """Clear the sandboxes. A failure fails the scene; without a verdict it is an error of its own."""
         told, claim = self._quarters.told, "nothing of the drill is left in the deployment"
         try:
             self._quarters.clear()
@@ -283,7 +283,7 @@ class Plane:
 
 
 class Load:
-    """Somebody who submits jobs all the time, on a thread."""
+    """Submits jobs continuously, in a thread."""
 
     def __init__(self, plane: Plane, takes: float) -> None:
         self._plane = plane
@@ -318,7 +318,7 @@ class Load:
 
 
 def shown(jobs: list[Ended]) -> dict[str, Any]:
-    """How many jobs are in which state."""
+    """The number of jobs by state."""
     counts: dict[str, Any] = {}
     for job in jobs:
         counts[job.state] = counts.get(job.state, 0) + 1

@@ -1,8 +1,8 @@
-"""The Postgres database of a deployment: a drill has a schema of its own in it. See `places`.
+"""The Postgres database of a deployment: a drill has its own schema in it. See `backends`.
 
-The mark is a row with an end, in a table of a reserved schema (`holdfast_drill.allowed`), judged by the clock of the
-server; so it belongs to one database, is not copied with the tables of a plane, and psql lists it. The role of the
-URL must be allowed to make schemas in the database, which the role of a plane in production need not be.
+The mark is a row with an expiry, in a table of a reserved schema (`holdfast_drill.allowed`), judged by the clock of the
+server. So it belongs to one database, is not copied with the tables of a plane, and psql lists it. The role of the
+URL must be allowed to create schemas in the database, which the role of a production plane need not be.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SchemaPlace(Place):
         if self._read(look, self.quarter(name)) != _schema(name):
             raise Misconfigured(
                 f"{self.shown} does not let a connection choose its schema (a pooler that drops `options`, for "
-                "example), so the drill would not keep to itself; name the server itself in the settings"
+                "example), so the drill would not stay in its schema; use the server itself in the settings"
             )
 
     def clear(self, name: str) -> None:

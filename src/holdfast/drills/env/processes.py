@@ -1,13 +1,13 @@
-"""The worker processes of a drill: started, ordered, frozen, thawed and killed by pid, and one queue of what they say.
+"""The worker processes of a drill: started, commanded, stopped, continued and killed by pid, with one event queue.
 
-Everything that a drill needs to know arrives as an event, so nothing is timed: it waits for what must happen, with a
-limit that only a broken promise, or a machine that is far too busy, reaches. Whatever was started is gone when the
-block ends, however it ends; and if this very process is killed, the kernel ends the workers (`lifeline`).
+All information arrives as events, so a drill waits for events instead of guessing times. Only a broken promise, or a
+far too busy machine, reaches the time limits. Every process is gone when the block ends; if the drill itself is killed,
+the kernel ends the workers.
 
-Ties the life of a process to whoever started it.
+`tie_to` ties the life of a process to its parent.
 
-Promises (Linux): when the parent dies in any way, also by SIGKILL, the kernel kills this process, also while it is
-stopped. Elsewhere nothing is promised here, and a process has to notice by other means.
+Promises (Linux): when the parent dies, even by SIGKILL, the kernel kills this process, even while it is stopped. Does
+not promise this elsewhere: there a process has to notice by other means.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LIMIT_S = 30.0
 
 
 class Stalled(Exception):
-    """Something that must happen did not."""
+    """A required event did not happen."""
 
 
 class Event(NamedTuple):
-    """What a worker said, and when it said so (wall clock)."""
+    """An event of a worker, and its wall-clock time."""
 
     worker: str
     pid: int
@@ -48,10 +48,10 @@ class Event(NamedTuple):
 
 
 class Start(NamedTuple):
-    """How a worker is started, where that is not the usual way."""
+    """Start options of a worker that differ from the default."""
 
-    said: Mapping[str, Any] = MappingProxyType({})  # instead of what everybody is told
-    environment: Mapping[str, str] = MappingProxyType({})  # besides ours
+    said: Mapping[str, Any] = MappingProxyType({})  # instead of the common configuration
+    environment: Mapping[str, str] = MappingProxyType({})  # additional variables
     through: tuple[str, ...] = ()  # a command that starts the worker as its child
 
 
@@ -73,9 +73,9 @@ class Actor:
             stdout=subprocess.PIPE,
             env={**environment(), **start.environment},
             text=True,
-            start_new_session=True,  # Ctrl-C is for whoever directs, who ends everybody
+            start_new_session=True,  # Ctrl-C is for the director, which ends all workers
         )
-        # Not as an argument: a URL may have a password, and anybody sees arguments.
+        # Not as an argument: a URL may contain a password, and arguments are public.
         self._say({**said, **start.said, "name": name})
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -86,7 +86,7 @@ class Actor:
         return self._process.pid
 
     def order(self, do: str, **fields: Any) -> None:
-        """Tell it to do something. Does not wait for it; one that is dead does not hear it."""
+        """Send a command to the worker, without waiting. A dead worker ignores it."""
         self._say({"do": do, **fields})
 
     def _say(self, words: Mapping[str, Any]) -> None:
@@ -96,26 +96,26 @@ class Actor:
                 self._process.stdin.flush()
 
     def freeze(self) -> int:
-        """Stop it, and return when it stands still: since when."""
+        """Stop it, and return when it has stopped: since when."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return time.time_ns()
 
     def thaw(self) -> int:
-        """Let it go on: since when."""
+        """Continue it. Returns the time."""
         at_ns = time.time_ns()
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
         return at_ns
 
     def kill(self) -> int:
-        """End it at once, whatever it is doing, and return when it is dead: since when."""
+        """Kill it immediately, and return when it is dead. Returns the time."""
         self._process.kill()
         self._process.wait()
         return time.time_ns()
 
     def leave(self, limit_s: float) -> None:
-        """Let it end by itself, so that its ledger is whole; one that does not is killed."""
+        """Let it end normally, so that its ledger is complete; kill it after the limit."""
         self.thaw()
         self.order("stop")
         self.order("end")
@@ -124,7 +124,7 @@ class Actor:
         self.close()
 
     def close(self) -> None:
-        """Make sure that it is gone, and everything of it."""
+        """Make sure that it and all of its children are gone."""
         self.kill()
         if self._process.stdin is not None:
             with suppress(OSError, ValueError):
@@ -137,17 +137,17 @@ class Actor:
         if self._process.stdout is None:
             return
         for line in self._process.stdout:
-            with suppress(ValueError, KeyError):  # a line that was torn when it was killed
+            with suppress(ValueError, KeyError):  # an incomplete line of a killed process
                 fields = json.loads(line)
                 self._events.put(Event(self.name, self.pid, fields.pop("event"), fields.pop("at_ns"), fields))
         self._events.put(Event(self.name, self.pid, "gone", time.time_ns(), {}))
 
 
 class Crew:
-    """All workers of a scene, and the one queue of what they say."""
+    """All workers of a scene, and their common event queue."""
 
     def __init__(self, said: Mapping[str, Any], end_ns: int) -> None:
-        """`end_ns`: when the whole drill is over, on the monotonic clock."""
+        """`end_ns`: the end of the whole drill, on the monotonic clock."""
         self._said = said
         self._end_ns = end_ns
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -155,7 +155,7 @@ class Crew:
         self._actors: dict[int, Actor] = {}
 
     def enter(self, *names: str, start: Start = _USUAL) -> list[Actor]:
-        """Start workers, all at once, and return when each of them is ready."""
+        """Start workers concurrently, and return when each of them is ready."""
         new: list[Actor] = []
         for name in names:
             actor = Actor(name, self._said, self._events, start)
@@ -166,33 +166,33 @@ class Crew:
         return new
 
     def next(self, names: str | tuple[str, ...], actor: Actor, limit_s: float = LIMIT_S) -> Event:
-        """Wait for one of these events of a worker; whatever else is said is kept. `Stalled`: it is late."""
+        """Wait for one of these events of a worker; other events are kept. `Stalled`: it is late."""
         wanted = (names,) if isinstance(names, str) else names
         for place, event in enumerate(self._early):
             if event.name in wanted and event.pid == actor.pid:
                 return self._early.pop(place)
         limit = min(time.monotonic_ns() + round(limit_s * 1e9), self._end_ns)
-        while True:  # ends with the event, with a death that nobody ordered, or with the limit
+        while True:  # ends with the event, with an unexpected death, or with the limit
             try:
                 event = self._events.get(timeout=max(0.0, (limit - time.monotonic_ns()) / 1e9))
             except queue.Empty:
-                raise Stalled(f"{actor.name} did not say {' or '.join(wanted)!r} in time") from None
+                raise Stalled(f"{actor.name} did not report {' or '.join(wanted)!r} in time") from None
             if event.name in wanted and event.pid == actor.pid:
                 return event
             if event.name == "gone" and event.pid in self._actors:
-                raise Stalled(f"{event.worker} died, and nobody had asked for it")
+                raise Stalled(f"{event.worker} died unexpectedly")
             if event.name != "gone":
                 self._early.append(event)
 
     def kill(self, actor: Actor) -> int:
-        """Kill a worker on purpose: when."""
+        """Kill a worker on purpose. Returns the time."""
         self._actors.pop(actor.pid, None)
         at_ns = actor.kill()
         actor.close()
         return at_ns
 
     def dismiss(self, *actors: Actor) -> None:
-        """Let workers go, so that their ledgers are whole."""
+        """End workers normally, so that their ledgers are complete."""
         for actor in actors:
             self._actors.pop(actor.pid, None)
             actor.leave(LIMIT_S)
@@ -212,7 +212,7 @@ class Crew:
 
 
 def environment() -> dict[str, str]:
-    """Ours, and the place this package was imported from, wherever that is."""
+    """Our environment, with the path that this package was imported from."""
     here = str(Path(holdfast.__file__).resolve().parent.parent)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))}
 
@@ -221,7 +221,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tie_to(parent: int) -> None:
-    """Have the kernel kill us when our parent dies; and if it has died already, end. 0: whoever our parent is."""
+    """Have the kernel kill us when our parent dies; end if it is dead already. 0: any parent."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent and os.getppid() != parent:

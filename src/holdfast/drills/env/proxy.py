@@ -1,10 +1,10 @@
-"""A TCP proxy on a loopback port that does on purpose what networks do by accident: delay, be silent, or be away.
+"""A TCP proxy on a loopback port that injects network faults: delay, silence and unreachability.
 
-Bounded: at most `LINES_MAX` connections at a time, 64 KiB on the way in each direction of each, and no wait without a
-limit or an end. While it is away, open connections are cut with a reset and new ones are refused. Everything it started
-ends with `close`.
+Bounded: at most `LINES_MAX` connections at a time, 64 KiB in flight in each direction of each, and no wait without a
+limit or an end. While it is unreachable, open connections are reset and new ones refused. `close` ends everything that
+it has started.
 
-Clock: monotonic, for delays. A delay holds back each piece by itself, so it costs throughput as a slow line does.
+Clock: monotonic, for delays. Each chunk is delayed separately, so a delay costs throughput as on a slow network.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ class Proxy:
         self._start(self._accept)
 
     def cut(self) -> None:
-        """Be away: reset what is open, refuse what is new."""
+        """Become unreachable: reset open connections and refuse new ones."""
         with self._changed:
             self._away = True
         self._reset()
 
     def hush(self) -> None:
-        """Carry nothing any more, not even that an end has gone: what is open stays open, and nobody is told."""
+        """Forward nothing, not even closed connections: open ones stay open, without any notice to their ends."""
         with self._changed:
             self._hushed = True
 
     def mend(self) -> None:
-        """Be there again."""
+        """Work again."""
         with self._changed:
             self._away = self._hushed = False
             self._changed.notify_all()
 
     def aim(self, host: str, port: int) -> None:
-        """Lead to another server from now on, and reset what leads to the old one."""
+        """Forward to another server from now on, and reset connections to the old one."""
         with self._changed:
             self._target = (host, port)
         self._reset()
 
     def delay(self, seconds: float) -> None:
-        """Hold back each piece by so much, in both directions, from now on."""
+        """Delay each chunk by so much, in both directions, from now on."""
         with self._changed:
             self._delay_s = seconds
             self._changed.notify_all()
@@ -117,7 +117,7 @@ class Proxy:
             with self._changed:
                 if not self._away and target == self._target:
                     self._pairs.add(pair)
-            if pair not in self._pairs:  # it was cut, or led elsewhere, while the other side was being reached
+            if pair not in self._pairs:  # it was cut, or redirected, while the server was being reached
                 _cut(near)
                 _cut(far)
                 continue
@@ -125,29 +125,29 @@ class Proxy:
             self._start(self._pump, far, near, pair)
 
     def _reached(self, target: tuple[str, int]) -> socket.socket | None:
-        """A connection to the server. None: there is none."""
+        """A connection to the server. None: it is unreachable."""
         try:
             return socket.create_connection(target, _CONNECT_S)
         except OSError:
             return None
 
     def _hold(self, pair: Pair, source: socket.socket, data: bytes) -> None:
-        """Hold back a piece of `source`; no data: its end. Called with the mutex held."""
+        """Delay a chunk of `source`; no data: its end. Called with the mutex held."""
         self._changed.wait_for(lambda: not self._hushed or self._closed or pair not in self._pairs)
         if data and self._delay_s:
             self._changed.wait_for(lambda: self._closed or pair not in self._pairs, self._delay_s)
 
     def _pump(self, source: socket.socket, sink: socket.socket, pair: Pair) -> None:
         try:
-            while True:  # ends when an end has gone, or when it is cut
+            while True:  # ends when an end has closed, or when it is cut
                 data = source.recv(_PIECE)
                 with self._changed:
                     self._hold(pair, source, data)
                     if not data or pair not in self._pairs:
-                        return  # what was on the way of a connection that was cut is lost
+                        return  # data in flight on a cut connection is lost
                 sink.sendall(data)
         except OSError:
-            pass  # one of the ends has gone, which is what the other one is told now
+            pass  # one end has closed; the other one is closed now
         finally:
             with self._changed:
                 self._pairs.discard(pair)

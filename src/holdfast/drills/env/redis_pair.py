@@ -1,8 +1,8 @@
-"""A Redis primary and its replica, with the drill's own proxies on every line: what there is to fail over.
+"""A Redis primary and its replica, with proxies on every connection: the environment of a failover.
 
-The replica follows through a link that can be cut, so that what it lacks is decided and not left to luck. Clients come
-through doors: a door leads to the primary, and is led elsewhere when somebody else is. Whoever is promoted is promoted
-by the drill, at once: how long a sentinel takes to make up its mind is not the subject.
+The replica replicates through a link that can be cut, so that its missing writes are determined by the drill. Clients
+connect through proxies: each leads to the current primary, and can be redirected. The drill promotes a replica itself
+and immediately: the election time of a sentinel is not the subject.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from holdfast.drills.env.proxy import Proxy
 from holdfast.drills.env.redis_server import Server, redis_server, running
 
 _HOST: Final = "127.0.0.1"
-# A new replica is served at once, and not with others that may come within five seconds.
+# A new replica is served immediately, not together with others that may connect within five seconds.
 _AT_ONCE: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
 
 
 class Pair:
-    """Two servers, one of which follows the other. See `paired`."""
+    """Two servers, one of which replicates the other. See `paired`."""
 
     def __init__(
         self, directory: Path, stack: ExitStack, options: Sequence[str], environment: Mapping[str, str] | None
@@ -45,18 +45,18 @@ class Pair:
         return self._stack.enter_context(running(self._executable, place, *words, environment=self._environment))
 
     def door(self) -> Proxy:
-        """A way to the primary."""
+        """A client proxy to the primary."""
         door = self._stack.enter_context(Proxy(_HOST, self.primary.port))
         self._doors.append(door)
         return door
 
     @property
     def in_step(self) -> bool:
-        """Whether the replica has everything that the primary has."""
+        """Whether the replica has all writes of the primary."""
         return self.replica.follows_all_of(self.primary)
 
     def fail_over(self) -> int:
-        """Kill the primary, and have the replica take its place, with whatever it has: when the primary died."""
+        """Kill the primary, and promote the replica with the data that it has. Returns the time of death."""
         died_ns = self.primary.kill()
         self.replica.lead()
         self.primary = self.replica
@@ -65,14 +65,14 @@ class Pair:
         return died_ns
 
     def recruit(self) -> None:
-        """Start a replica in place of the one that was promoted."""
+        """Start a new replica of the promoted server."""
         self.replica = self._server()
         self._lead_the_link()
 
     def split(self, *doors: Proxy) -> int:
-        """Part the two, and have the replica lead as well; these doors are on its side: since when.
+        """Separate the two, and promote the replica as well; these proxies are on its side. Returns the time.
 
-        The line between them falls silent, as it does when a switch dies: neither is told that the other has gone.
+        The connection between them falls silent, as with a dead switch: neither learns that the other one is gone.
         """
         self.link.hush()
         at_ns = time.time_ns()
@@ -82,7 +82,7 @@ class Pair:
         return at_ns
 
     def heal(self) -> int:
-        """Put the two together again. The one that was promoted stays, and the other forgets what it did alone."""
+        """Reconnect the two. The promoted one stays primary, and the other one loses its separate writes."""
         self.primary, self.replica = self.replica, self.primary
         for door in self._doors:
             door.aim(_HOST, self.primary.port)
@@ -98,11 +98,11 @@ class Pair:
 
 @contextmanager
 def paired(directory: Path, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[Pair]:
-    """A pair for the length of the block. `options` are for the first primary alone, `environment` for every server."""
+    """A pair for the duration of the block. `options` are for the first primary, `environment` for every server."""
     with ExitStack() as stack:
         yield Pair(directory, stack, options, environment)
 
 
 def url_of(door: Proxy) -> str:
-    """What a client is given."""
+    """The URL for a client."""
     return f"redis://{_HOST}:{door.port}"

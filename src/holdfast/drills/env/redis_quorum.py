@@ -1,8 +1,8 @@
-"""Three Redis servers that know nothing of each other, with the drill's own proxies on every line: a quorum.
+"""Three independent Redis servers, with proxies on every connection: a quorum.
 
-Each client comes by doors of its own, one for each node, so that it is decided and not left to luck which nodes have
-granted it something. A node that is replaced comes back empty, as a server without persistence does, and all doors to
-it lead to the new one.
+Each client has its own proxy to each node, so that the drill determines which nodes have granted it a lock. A replaced
+node comes back empty, like a server without persistence, and all proxies to it lead to the new one.
+
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _HOST: Final = "127.0.0.1"
 
 
 class Doors:
-    """One client's ways to the nodes."""
+    """One client's proxies to the nodes."""
 
     def __init__(self, ways: list[Proxy]) -> None:
         self.ways = ways
 
     @property
     def url(self) -> str:
-        """What the client is given."""
+        """The URL for the client."""
         return f"redlock://{','.join(f'{_HOST}:{way.port}' for way in self.ways)}"
 
     def cut(self, *nodes: int) -> None:
-        """Be away from these nodes."""
+        """Make these nodes unreachable."""
         for node in nodes:
             self.ways[node].cut()
 
     def mend(self) -> None:
-        """Reach every node again."""
+        """Make every node reachable."""
         for way in self.ways:
             way.mend()
 
@@ -57,21 +57,21 @@ class Nodes:
         return self._stack.enter_context(running(self._executable, self._directory / f"redis-{self._number}"))
 
     def doors(self) -> Doors:
-        """Ways of its own for one client, or for all who share them."""
+        """New proxies for one client, or for several that share them."""
         ways = [self._stack.enter_context(Proxy(_HOST, server.port)) for server in self.servers]
         self._doors.append(Doors(ways))
         return self._doors[-1]
 
     def lose(self, node: int) -> int:
-        """Kill one: when it died."""
+        """Kill a node. Returns the time of death."""
         return self.servers[node].kill()
 
     def prepare(self) -> Server:
-        """An empty one, for when there is no time to start it."""
+        """Start an empty server in advance."""
         return self._server()
 
     def replace(self, node: int, by: Server | None = None) -> None:
-        """Put an empty one in its place, which is started now if there is none yet."""
+        """Replace a node with an empty server, which is started now unless it is given."""
         self.servers[node] = self._server() if by is None else by
         for doors in self._doors:
             doors.ways[node].aim(_HOST, self.servers[node].port)
@@ -79,6 +79,6 @@ class Nodes:
 
 @contextmanager
 def voting(directory: Path) -> Iterator[Nodes]:
-    """A quorum for the length of the block."""
+    """A quorum for the duration of the block."""
     with ExitStack() as stack:
         yield Nodes(directory, stack)

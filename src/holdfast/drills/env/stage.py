@@ -1,8 +1,8 @@
-"""What a drill stands on: a store, a place for files, names that nobody else has, and scenes that end as a history.
+"""The harness of a drill: a store, a directory, unique key names, and scenes that end as a history.
 
-Promises: every key is below a random prefix of this run; whatever is still held under it at the end is given back, also
-after Ctrl-C; no wait is longer than the drill has left. Does not promise to leave a given store as it was in every
-byte: its fences have risen, and it remembers the leases that had to be broken.
+Promises: every key is below a random prefix of this run; all locks below it are released at the end, even after Ctrl-C;
+no wait is longer than the remaining time of the drill. Does not promise to leave a given store unchanged: its fences
+have risen, and it records the leases that had to be broken.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _ROUNDS_MAX: Final = 5
 
 
 class Tell(Protocol):
-    """Is told what goes on, for whoever watches."""
+    """Receives the progress of a drill."""
 
     def __call__(self, scene: str, text: str, *, good: bool | None = None) -> None:
-        """One thing that happened. `good`: that it is as it must be, or that it is not."""
+        """One event. `good`: True as expected, False a problem."""
         ...
 
 
 class Stage:
-    """Where the scenes of one drill are played."""
+    """The environment in which the scenes of one drill run."""
 
     def __init__(self, plan: Plan, way: Way, directory: Path, tell: Tell, limit_s: float) -> None:
         self.plan = plan
@@ -57,7 +57,7 @@ class Stage:
 
     @property
     def left_s(self) -> float:
-        """How much time the drill has left."""
+        """The remaining time of the drill."""
         return max(0.0, (self.end_ns - time.monotonic_ns()) / NS)
 
     @contextmanager
@@ -71,9 +71,9 @@ class Stage:
         url: str | None = None,
         moved: Moved | None = None,
     ) -> Iterator[Setting]:
-        """One arrangement. What stalls in it is a broken claim of the scene, and the drill goes on with the next.
+        """Run one scene. If it stalls, it has a broken claim, and the drill continues with the next one.
 
-        `url`: a store of the scene's own. `moved`: the clocks of its workers, where those are not everybody's.
+        `url`: the scene's own store. `moved`: the clocks of its workers, if they differ from the host's.
         """
         number = len(self.scenes) + 1
         place = self.directory / f"scene-{number}"
@@ -98,7 +98,7 @@ class Stage:
                     yield setting
                 except Stalled as stalled:
                     self.tell(title, str(stalled), good=False)
-                    scene.claims.append(Claim("the scene is played to its end", kept=False, seen=str(stalled)))
+                    scene.claims.append(Claim("the scene runs to its end", kept=False, seen=str(stalled)))
                 finally:
                     self.way.mend()
             setting.gather()
@@ -106,19 +106,19 @@ class Stage:
             setting.account.close()
 
     def locks(self, request_timeout: float = _REQUEST_S, url: str | None = None) -> Locks:
-        """The same store, or that of a scene, for whoever directs. The caller closes it."""
+        """The store of the drill, or of a scene, for the director. The caller closes it."""
         return holdfast.connect(self.way.url if url is None else url, service="drill", request_timeout=request_timeout)
 
     def clean(self) -> None:
-        """Give back whatever is still held under our names."""
+        """Release all locks below our prefix."""
         self.way.mend()
-        with suppress(BackendError), self.locks() as locks:  # a store that is away forgets the leases by itself
+        with suppress(BackendError), self.locks() as locks:  # an unreachable store expires the leases
             for look in locks.list(self.prefix):
                 locks.force_release(look.key, reason="a drill is over")
 
 
 class Setting:
-    """One scene while it is played."""
+    """One scene while it runs."""
 
     crew: Crew
 
@@ -129,61 +129,61 @@ class Setting:
         self._prefix = prefix
         self._moved = moved
         self._version = 0
-        self.acknowledged = 0  # writes of which a worker was told that they are done
+        self.acknowledged = 0  # writes that a worker got acknowledged
         self.account = Account(place / "account.db", scene.guard or Guard.ON)
-        Effects(place / "effects.db", "director").close()  # made by one, before there are several
+        Effects(place / "effects.db", "director").close()  # created once, before several workers open it
 
     @property
     def prefix(self) -> str:
-        """What the names of all locks of this scene begin with."""
+        """The prefix of all lock keys of this scene."""
         return self._prefix
 
     def key(self, name: str) -> str:
-        """The name of a lock of this scene, with a balance behind it."""
+        """The key of a lock of this scene, with a balance behind it."""
         self.account.open(f"{self._prefix}{name}")
         return f"{self._prefix}{name}"
 
     def version(self) -> int:
-        """A version that nobody else writes."""
+        """A unique version number."""
         self._version += 1
         return self._version
 
     def tell(self, text: str, *, good: bool | None = None) -> None:
-        """Say what goes on."""
+        """Report progress."""
         self.stage.tell(self.scene.title, text, good=good)
 
     def ask(self, actor: Actor, do: str, answer: str, **fields: Any) -> Any:
-        """Tell a worker to do something, and wait for what it says of it: the fields of that."""
+        """Send a command to a worker, and wait for the fields of its answer."""
         actor.order(do, **fields)
         return self.crew.next(answer, actor).fields
 
     def write(self, actor: Actor, **fields: Any) -> bool:
-        """Have a worker write a new version on top of what it read. Whether it was told that this is done."""
+        """Have a worker write a new version based on what it read. Returns whether the write was acknowledged."""
         return self.wrote(self.ask(actor, "write", "wrote", version=self.version(), **fields))
 
     def wrote(self, told: Any) -> bool:
-        """Count what a worker says of a write."""
+        """Count a worker's report of a write."""
         accepted = bool(told["accepted"])
         self.acknowledged += accepted
         return accepted
 
     def hold_up(self, actor: Actor) -> bool:
-        """Have a worker write, and stop at the moment between check and write. False: it had lost its lease before."""
+        """Have a worker write, and stop between check and write. False: it had lost its lease before."""
         actor.order("write", version=self.version(), held_up=True)
         return self.crew.next(("held_up", "wrote"), actor).name == "held_up"
 
     def played(self, act: Callable[[], bool]) -> None:
-        """Play something until it could be played. False: a lease was lost because this machine was too slow."""
+        """Repeat an act until it succeeds. False: a lease was lost because this machine was too slow."""
         for _ in range(_ROUNDS_MAX):
             if act():
                 return
-            self.tell("a lease was lost because this machine was too slow; once more")
-        raise Stalled(f"this machine is too slow for leases of {self.stage.plan.ttl_s:g} s; give a longer --ttl")
+            self.tell("a lease was lost because this machine was too slow; trying again")
+        raise Stalled(f"this machine is too slow for leases of {self.stage.plan.ttl_s:g} s; use a longer --ttl")
 
     def freeze(self, actor: Actor) -> int:
-        """Stop a worker, but not in the middle of a write to the store's own file: that would hold up everybody."""
+        """Stop a worker, but not during a write to the store's own file: that would block all other workers."""
         with self.stage.locks(_PROBE_S) as probe:
-            for _ in range(_FREEZES_MAX):  # nearly always the first one does
+            for _ in range(_FREEZES_MAX):  # the first one nearly always suffices
                 at_ns = actor.freeze()
                 try:
                     probe.ping()
@@ -194,51 +194,51 @@ class Setting:
         raise Stalled("the store could not be written while a worker was stopped")
 
     def thaw(self, actor: Actor, since_ns: int) -> None:
-        """Let a worker go on, and note for how long it stood still."""
+        """Continue a worker, and record how long it was stopped."""
         self.span(SpanKind.PAUSE, actor.name, since_ns, actor.thaw())
 
     def span(self, kind: SpanKind, who: str, from_ns: int, to_ns: int) -> None:
-        """Note that something bad went on for a while."""
+        """Record a fault that lasted for a while."""
         self.scene.spans.append(Span(kind, who, from_ns, to_ns))
 
     def moment(self, what: str, at_ns: int | None = None) -> int:
-        """Note that something bad happened, now or then: when."""
+        """Record a momentary fault, now or then. Returns the time."""
         at_ns = time.time_ns() if at_ns is None else at_ns
         self.scene.moments.append(Moment(what, at_ns))
         return at_ns
 
     def takeover(self, what: str, from_ns: int, to_ns: int, slo_ns: int | None = None) -> Takeover:
-        """Note how long it took until somebody else could go on."""
+        """Record the time until another worker could continue."""
         found = Takeover(what, from_ns, to_ns, self.stage.plan.slo_ns if slo_ns is None else slo_ns)
         self.scene.takeovers.append(found)
         return found
 
     def claim(self, text: str, kept: bool, seen: str) -> None:
-        """Note something that had to be so."""
+        """Record a condition that must hold."""
         self.scene.claims.append(Claim(text, kept, seen))
         if not kept:
             self.tell(f"{text}: {seen}", good=False)
 
     def until(self, condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
-        """Return when it is so; `Stalled` when it does not come to be."""
+        """Wait until the condition holds; `Stalled` if it never does."""
         limit = time.monotonic() + min(limit_s, self.stage.left_s)
         while not condition():
             if time.monotonic() > limit:
-                raise Stalled(f"waited in vain for {what}")
-            time.sleep(0.01)  # between two looks at what other processes do
+                raise Stalled(f"timed out waiting for {what}")
+            time.sleep(0.01)  # between two checks of other processes
 
     def wait(self, seconds: float) -> None:
-        """Let a fault or a load go on for a while; that it lasts is the point. Cut short when the drill is over."""
+        """Let a fault or a load last for a while. Ends early at the time limit of the drill."""
         time.sleep(max(0.0, min(seconds, self.stage.left_s)))
 
     def breathe(self) -> None:
-        """Let a moment pass, as work does: a part of the TTL, so that pictures can tell one step from the next."""
+        """Wait for a fraction of the TTL, so that steps are distinguishable in pictures."""
         self.wait(self.stage.plan.ttl_s / _BREATHS)
 
     def gather(self) -> None:
-        """Make one history of what the workers' ledgers and the resource itself recorded."""
+        """Merge the workers' ledgers and the resource's own record into one history."""
         findings = Findings()
-        with suppress(BadInput):  # nobody had anything to record
+        with suppress(BadInput):  # there are no records
             told = load(self.place / "ledger", None, findings)
             self.scene.history += told if self._moved is None else map(self._moved.corrected, told)
         with Account(self.place / "account.db", self.scene.guard or Guard.ON) as account:

@@ -1,8 +1,8 @@
-"""The store that a drill runs on: a SQLite file or a Redis server of its own, or one that was given and is marked.
+"""The store of a drill: its own SQLite file or Redis server, or a given one that is marked.
 
-Promises: what was started here is ended, by its pid, and its files are removed; a server that was given is not touched
-beyond the drill's own keys. Where a drill needs to cut or slow the way to the store, that way is the drill's own: a
-proxy in front of Redis, or the write lock of the SQLite file. The others go straight to it, also with TLS.
+Promises: started servers are ended by their pid, and their files removed. On a given server, only the drill's own keys
+are changed. A drill that cuts or slows the link to the store uses its own link: a proxy in front of Redis, or the write
+lock of the SQLite file. Other drills connect directly, even with TLS.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OWN: Final = ("sqlite", "redis")
 
 
 class Way(ABC):
-    """How the workers of a drill reach the store, and what can be done to that."""
+    """The link between the workers of a drill and the store, and its faults."""
 
     def __init__(self, url: str, shown: str) -> None:
         self.url = url
@@ -37,19 +37,19 @@ class Way(ABC):
 
     @abstractmethod
     def cut(self) -> None:
-        """Nobody reaches the store."""
+        """Make the store unreachable for all workers."""
 
     @abstractmethod
     def mend(self) -> None:
-        """Everybody does again."""
+        """Make it reachable again."""
 
     def delay(self, seconds: float) -> None:
-        """Everything takes longer by so much, each way. Only where there is a network."""
-        raise BadInput("url", f"{self.shown} is not behind a network", "give --url redis://… or --store redis")
+        """Delay all traffic by so much, each way. Only with a network."""
+        raise BadInput("url", f"{self.shown} is not behind a network", "use --url redis://… or --store redis")
 
 
 class FileWay(Way):
-    """A SQLite file: whoever holds its write lock keeps everybody out."""
+    """A SQLite file: the holder of its write lock blocks all other processes."""
 
     def __init__(self, url: str, shown: str) -> None:
         super().__init__(url, shown)
@@ -69,11 +69,11 @@ class FileWay(Way):
 
 
 class StraightWay(Way):
-    """A server that is reached as anybody reaches it, for drills that break something else."""
+    """A direct connection to a server, for drills that break something else."""
 
     def cut(self) -> None:
         """See `Way`."""
-        raise BadInput("url", f"the drill does not stand between its workers and {self.shown}", "use another drill")
+        raise BadInput("url", f"the drill has no proxy between its workers and {self.shown}", "use another drill")
 
     def mend(self) -> None:
         """See `Way`."""
@@ -101,16 +101,16 @@ class WireWay(Way):
 
 @contextmanager
 def opened(plan: Plan, directory: Path, *, network: bool = False, cuts: bool = True) -> Iterator[Way]:
-    """The store of a plan, for the length of the block.
+    """The store of a plan, for the duration of the block.
 
-    `network`: it has to be one that can be slowed down. `cuts`: it has to be one that can be made unreachable.
+    `network`: the store must support delays. `cuts`: it must be possible to make it unreachable.
     """
     with ExitStack() as stack:
         url, shown = _place(plan, directory, stack, network=network)
         if plan.url is not None:
             with holdfast.connect(url, service="drill", request_timeout=5) as locks:
                 if not locks.capabilities.shared:
-                    raise BadInput("url", "a private store has no other processes", "use sqlite:///… or redis://…")
+                    raise BadInput("url", "a memory store is private to one process", "use sqlite:///… or redis://…")
                 check_marked(locks, shown)
         way = _way(url, shown, stack, network=network, cuts=cuts)
         stack.callback(way.mend)
@@ -118,13 +118,13 @@ def opened(plan: Plan, directory: Path, *, network: bool = False, cuts: bool = T
 
 
 def _place(plan: Plan, directory: Path, stack: ExitStack, *, network: bool) -> tuple[str, str]:
-    """The URL of the store, and how it is shown; a server of our own is started."""
+    """The URL of the store, and its text; starts the drill's own server if needed."""
     if plan.url is not None:
         return plan.url, redacted(plan.url)
     if plan.own == "redis" or network:
-        executable = redis_server(", or name a marked one with --url redis://…")
-        return stack.enter_context(running(executable, directory / "redis")).url, "a Redis server of its own"
-    return f"sqlite:///{quote(str(directory / 'leases.db'))}", "a SQLite file of its own"
+        executable = redis_server(", or use a marked one with --url redis://…")
+        return stack.enter_context(running(executable, directory / "redis")).url, "its own Redis server"
+    return f"sqlite:///{quote(str(directory / 'leases.db'))}", "its own SQLite file"
 
 
 def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = True) -> Way:
@@ -132,7 +132,7 @@ def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = 
     scheme = parts.scheme.lower()
     if scheme == "sqlite":
         if network:
-            raise BadInput("url", "a SQLite file is not behind a network", "give --url redis://…")
+            raise BadInput("url", "a SQLite file is not behind a network", "use --url redis://…")
         return FileWay(url, shown)
     if not cuts and not network:
         return StraightWay(url, shown)
@@ -140,8 +140,8 @@ def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = 
     if address.tls is not None or address.path is not None:
         raise BadInput(
             "url",
-            "a drill stands between its workers and the server, which it can do neither with TLS nor with a socket",
-            "give the same server as redis://host:port",
+            "this drill needs a proxy between its workers and the server, which supports neither TLS nor a Unix socket",
+            "use the same server as redis://host:port",
         )
     proxy = stack.enter_context(Proxy(address.host, address.port))
     login, at, _ = parts.netloc.rpartition("@")

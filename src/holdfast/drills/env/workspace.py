@@ -1,10 +1,9 @@
-"""Where the plane of a drill lives: a directory of its own, or quarters in the places of a configured deployment.
+"""The workspace of a drill's plane: its own directory, or sandboxes in the backends of a configured deployment.
 
-Promises: the processes of the plane see the settings that are meant and no others. In a directory of its own that means
-that no variable of the environment says otherwise; in a deployment they have its file and its environment, as `holdfast
-up` would, and only the places (and what was said on the command line) are other ones. URLs reach them in their
-environment, because a URL may have a password, and anybody sees arguments. Whoever calls `prepare` calls `clear` when
-the processes are gone.
+Promises: the processes of the plane see only the intended settings. In its own directory, no environment variable
+overrides them. On a deployment, the processes use its file and its environment, as `holdfast up` would; only the
+backends and the options of the command line differ. URLs are passed in the environment, because a URL may contain a
+password, and arguments are public. The caller of `prepare` calls `clear` when the processes are gone.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from holdfast.errors import HoldfastError
 from holdfast.plane.settings.settings import KEYS, PREFIX, Settings, WorkerSettings
 from holdfast.plane.settings.sources import load
 
-TTL_MIN_S: Final = 3.0  # a handler may wait 2 s for a lock, which its message has to outlast
+TTL_MIN_S: Final = 3.0  # a handler may wait 2 s for a lock, and its message must outlast the wait
 
-# Whatever a deployment has set up for its own processes: those of a drill are judged by their ledger, and are no news.
+# Exporters of a deployment: the processes of a drill are judged by their ledgers, and must not report to them.
 _ALWAYS: Final = {"audit.enabled": "true", "otel.enabled": "false"}
 
 
@@ -37,17 +36,17 @@ class Quarters:
     settings: Settings
     options: tuple[str, ...]  # of every command
     variables: Mapping[str, str]  # the whole environment
-    directory: Path  # that commands run in
+    directory: Path  # the working directory of commands
     name: str = ""
     lent: tuple[Place, ...] = ()
 
     @property
     def told(self) -> str:
-        """What is lent, for people."""
+        """The sandboxes as text."""
         return ", ".join(place.called(self.name) for place in self.lent)
 
     def prepare(self) -> None:
-        """Make what is lent."""
+        """Create the sandboxes."""
         try:
             for place in self.lent:
                 place.prepare(self.name)
@@ -56,7 +55,7 @@ class Quarters:
             raise
 
     def clear(self) -> None:
-        """Clear every place, also if one of them cannot be; then that is raised, when all were tried."""
+        """Clear every sandbox, even if one of them fails; then raise that error."""
         trouble: list[HoldfastError] = []
         for place in self.lent:
             try:
@@ -68,7 +67,7 @@ class Quarters:
 
 
 def own(directory: Path, times: Mapping[str, float]) -> Quarters:
-    """State, messages and leases in one SQLite file of the drill's own."""
+    """State, messages and leases in one SQLite file of the drill."""
     config = directory / "holdfast.toml"
     values = {"database": f"sqlite:///{quote(str(directory / 'plane.db'))}", **times}
     config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()), encoding="utf-8")
@@ -77,7 +76,7 @@ def own(directory: Path, times: Mapping[str, float]) -> Quarters:
 
 
 def lent_by(deployment: Deployment) -> Quarters:
-    """Parts of a deployment's places, under a name that nobody else has."""
+    """Sandboxes in a deployment's backends, under a unique name."""
     name, file = secrets.token_hex(4), deployment.settings.file
     told = deployment.said | {place.key: place.quarter(name) for place in deployment.places}
     said = {KEYS[key].variable: str(value) for key, value in {**told, **_ALWAYS}.items()}
@@ -86,7 +85,7 @@ def lent_by(deployment: Deployment) -> Quarters:
 
 
 def lease_times(ttl: float) -> dict[str, float]:
-    """The settings of a plane whose leases last about so long, and no shorter than a plane can work with."""
+    """The settings of a plane with leases of about this length, but not below the supported minimum."""
     ttl = max(TTL_MIN_S, ttl)
     return {
         "scheduler.job_ttl": ttl,

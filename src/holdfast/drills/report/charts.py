@@ -1,6 +1,6 @@
-"""Two charts of the report: takeovers against the SLO, and how often something happened over time.
+"""Charts of the report: takeovers against the SLO, and the frequency of events over time.
 
-Lines of numbers for the report: waits by order of arrival, memory over time, and the like.
+It also plots numbers: waits by order of arrival, memory over time, and similar.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CURVE_LEFT, _CURVE_RIGHT = 190, 16
 
 
 def takeovers(found: Sequence[Takeover]) -> str | None:
-    """A bar for each takeover, and the SLO as a line. The slowest ones, where there are many."""
+    """A bar for each takeover, and the SLO as a line. Only the slowest if there are many."""
     if not found:
         return None
     shown = sorted(found, key=lambda each: each.took_ns, reverse=True)[:TAKEOVERS_MAX]
@@ -49,7 +49,7 @@ def takeovers(found: Sequence[Takeover]) -> str | None:
 
 
 def curves(found: Sequence[Curve], spans: Sequence[Span]) -> str | None:
-    """Bars by time, one row for each curve, all on one clock."""
+    """Bars by time, one row for each curve, with a common time axis."""
     if not found:
         return None
     from_ns = min(each.from_ns for each in found)
@@ -59,7 +59,7 @@ def curves(found: Sequence[Curve], spans: Sequence[Span]) -> str | None:
         return _CURVE_LEFT + (at_ns - from_ns) / (to_ns - from_ns) * (WIDE - _CURVE_LEFT - _CURVE_RIGHT)
 
     high = _CURVE * len(found)
-    drawing = Drawing(high + 34, "what happened over time")
+    drawing = Drawing(high + 34, "events over time")
     for span in spans:
         if span.kind in (SpanKind.OUTAGE, SpanKind.RESTART):
             told = f"{span.who} {span.kind}".strip()
@@ -76,7 +76,7 @@ def curves(found: Sequence[Curve], spans: Sequence[Span]) -> str | None:
                 tall = count / most * (_CURVE - 14)
                 told = f"{count} at {(left - from_ns) / NS:.2f} s"
                 drawing.rect(x(left) + 0.4, base - tall, max(wide - 0.8, 1.2), tall, "bar", told)
-        drawing.text(_CURVE_LEFT - 12, base - _CURVE / 2 + 20, f"{sum(each.counts)} in all", "small", "end")
+        drawing.text(_CURVE_LEFT - 12, base - _CURVE / 2 + 20, f"{sum(each.counts)} in total", "small", "end")
     length, number = (to_ns - from_ns) / NS, 0
     step = next((each for each in (0.5, 1, 2, 5, 10, 20, 30, 60) if length / each <= 12), 120)
     while number * step <= length:
@@ -95,7 +95,7 @@ _TICKS_MOST: Final = 6
 
 
 def lines(plot: Plot) -> str | None:
-    """All lines over one another, from zero; None where there is nothing to see."""
+    """All lines in one plot, from zero; None if there is no data."""
     every = [point for line in plot.lines for point in line.points]
     if not every:
         return None

@@ -1,7 +1,7 @@
-"""The report of a drill: one HTML file that needs nothing else, readable in light and dark, with pictures as SVG.
+"""The report of a drill: one self-contained HTML file, readable in light and dark mode, with SVG pictures.
 
-Promises: no resource is loaded from anywhere, no script runs, and whatever came from others (names of workers, keys,
-texts of errors) is escaped. It contains no token and no password, because no record does and URLs are shown redacted.
+Promises: no resource is loaded, no script runs, and external values (names of workers, keys, error texts) are escaped.
+It contains no token and no password, because no record does and URLs are redacted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOSSES_MAX: Final = 6
 
 
 def page(verdict: Verdict, when: str) -> str:
-    """The whole page. `when` is the time for people."""
+    """The whole page. `when` is the time as text."""
     return "".join(
         (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -93,8 +93,8 @@ def summary(verdict: Verdict) -> str:
         words.append(f"The slowest takeover took {found.took_ns / NS:.2f} s (SLO {found.slo_ns / NS:g} s).")
     problems = sum(len(each.problems) for each in verdict.judged)
     if problems:
-        words.append(f"{problems} {'thing' if problems == 1 else 'things'} went wrong, see below.")
-    return " ".join(words) or "Everything ended as it must."
+        words.append(f"{problems} {'problem' if problems == 1 else 'problems'} occurred, see below.")
+    return " ".join(words) or "Everything ended as expected."
 
 
 def _row(judged: Judged) -> str:
@@ -110,12 +110,12 @@ def _row(judged: Judged) -> str:
 
 
 def outcome(judged: Judged) -> str:
-    """The verdict over a scene, in a word or two."""
+    """The verdict about a scene, in a word or two."""
     if not judged.ok:
         return '<span class="bad">failed</span>'
     if judged.scene.bites:
         return '<span class="shown">loss shown</span>'
-    return '<span class="good">as it must</span>'
+    return '<span class="good">as expected</span>'
 
 
 def _scene(judged: Judged) -> Iterator[str]:
@@ -123,18 +123,18 @@ def _scene(judged: Judged) -> Iterator[str]:
     done = scene.done[:1].upper() + scene.done[1:]
     yield f"<h2>{escape(scene.title[:1].upper() + scene.title[1:])}</h2><p>{escape(done)}</p>"
     yield from (f'<blockquote class="broken">{escape(each)}</blockquote>' for each in judged.problems)
-    yield from _figure(timeline(scene), "Who held the lock, and what became of writes")
-    yield from _figure(curves(scene.curves, scene.spans), "How often, over time")
+    yield from _figure(timeline(scene), "Holders of the lock, and results of writes")
+    yield from _figure(curves(scene.curves, scene.spans), "Frequency over time")
     for plot in scene.plots:
         yield from _figure(lines(plot), plot.title)
-    yield from _losses(judged.losses, "What was lost, and how")
-    yield from _losses(judged.violations, "Rules that were broken")
-    yield from _losses(judged.excused, "What this store does not promise under such a fault, and was seen")
+    yield from _losses(judged.losses, "Lost updates")
+    yield from _losses(judged.violations, "Violated rules")
+    yield from _losses(judged.excused, "Observed violations that this store permits under such a fault")
     yield from _figure(takeovers(scene.takeovers), "Takeovers against the SLO")
     if scene.figures:
         yield "<h3>Figures</h3>" + _table(("", "", ""), ((each.name, each.value, each.note) for each in scene.figures))
     if scene.claims:
-        yield '<h3>What had to be so</h3><table class="figures">'
+        yield '<h3>Required conditions</h3><table class="figures">'
         for text, kept, seen in dict.fromkeys(scene.claims):
             word = '<td class="good">kept</td>' if kept else '<td class="bad">BROKEN</td>'
             yield f"<tr><td>{escape(text)}</td>{word}<td>{escape(seen)}</td></tr>"
@@ -160,7 +160,7 @@ def _losses(found: Iterable[Violation], heading: str) -> Iterator[str]:
         yield f'<blockquote>{escape(plain(each))} <span class="quiet">({each.rule})</span>'
         yield f"<pre>{escape(records)}</pre></blockquote>"
     if len(every) > LOSSES_MAX:
-        yield f'<p class="quiet">… and {len(every) - LOSSES_MAX} more of the kind.</p>'
+        yield f'<p class="quiet">… and {len(every) - LOSSES_MAX} more of this kind.</p>'
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -170,12 +170,12 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _end(verdict: Verdict) -> Iterator[str]:
-    yield "<h2>How to do it again</h2>"
+    yield "<h2>Repeat this drill</h2>"
     yield f"<pre>{escape(verdict.replay)}</pre>"
     yield (
         '<p class="quiet">The rules are those of <code>holdfast check</code>: C1–C3 fences are unique and rise, C4 no '
-        "two hold at once, C5 no older fence is accepted, C6 nothing acknowledged is overwritten unread, C7 no write "
-        "is refused without cause, C8 only the owner renews and releases. Histories are the audit ledgers of the "
-        "workers and the resource's own record of what it accepted. A drill shows that a failure is survived; it does "
-        "not show that no other failure exists.</p>"
+        "two owners hold a lock concurrently, C5 no older fence is accepted, C6 no acknowledged write is overwritten "
+        "unread, C7 no write is refused without cause, C8 only the owner renews and releases. Histories are the audit "
+        "ledgers of the workers and the resource's own record of accepted writes. A drill shows that a failure is "
+        "survived; it does not show that no other failure exists.</p>"
     )

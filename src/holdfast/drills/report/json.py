@@ -1,4 +1,4 @@
-"""A verdict for programs: plain JSON types, with every finding and the two records that conflict."""
+"""A verdict as plain JSON types, with every finding and the two conflicting records."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _scene(judged: Judged) -> dict[str, Any]:
 
 
 def kinds(history: Sequence[Record]) -> dict[str, int]:
-    """How many records of which kind, most frequent first."""
+    """The number of records by kind, most frequent first."""
     return {str(kind): number for kind, number in Counter(record.kind for record in history).most_common()}
 
 

@@ -1,6 +1,6 @@
-"""Drawing in SVG, as text: a few shapes with classes, which the page colours for light and for dark.
+"""SVG drawing as text: a few shapes with classes, which the page colors for light and dark mode.
 
-Promises: everything that is put in is escaped; nothing refers to anything outside of the picture.
+Promises: all input is escaped; nothing refers to anything outside of the picture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _CHARACTER: Final = 6.4  # pixels of one character of the small type, on the saf
 
 
 class Drawing:
-    """A picture that grows. Coordinates are pixels, from the upper left corner."""
+    """A picture. Coordinates are pixels, from the upper left corner."""
 
     def __init__(self, height: float, title: str) -> None:
         self._height = height
@@ -21,7 +21,7 @@ class Drawing:
         self._parts: list[str] = []
 
     def rect(self, x: float, y: float, wide: float, high: float, kind: str, told: str = "") -> None:
-        """A filled rectangle; `told` is what the reader is told who points at it."""
+        """A filled rectangle; `told` is its tooltip."""
         shape = f'x="{x:.1f}" y="{y:.1f}" width="{max(wide, 0.6):.1f}" height="{high:.1f}"'
         self._parts.append(f'<rect class="{kind}" {shape}>{_told(told)}</rect>')
 
@@ -62,7 +62,7 @@ class Drawing:
 
 
 def width_of(words: str) -> float:
-    """About how wide words are."""
+    """The approximate width of a text."""
     return len(words) * _CHARACTER
 
 

@@ -1,10 +1,10 @@
-"""The picture of a scene: who held the lock and under which fence, what was done to whom, and what became of writes.
+"""The picture of a scene: holders of the lock with their fences, faults, and the results of writes.
 
 One lane for each worker: a bar while it certainly held a lease, with the end of its fence; hatched while it was
-stopped, grey over all lanes while the store was away or cut in two; a line through all lanes where a clock jumped or a
-server was replaced. A dot is an accepted write, a ring a write that was accepted and
-is lost, a cross a write that was refused. Below, the fences: they rise with every grant, and an accepted write below
-the line is what a guard is there to prevent.
+stopped; gray over all lanes while the store was unreachable or split; a line through all lanes at a clock jump or a
+replaced server. A dot is an accepted write, a ring an accepted write that is lost, a cross a refused write. Below, the
+fences: they rise with every grant. An accepted write below the line is what a guard prevents.
+
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Frame(NamedTuple):
 
 
 def timeline(scene: Scene) -> str | None:
-    """The picture; None where it is not about a guarded resource, or where there is nothing to see, or too much."""
+    """The picture; None if there is no guarded resource, no data, or too much of it."""
     if scene.guard is None:
         return None
     by_key: dict[str, list[Record]] = defaultdict(list)
@@ -81,7 +81,7 @@ def timeline(scene: Scene) -> str | None:
 
 def who_held(hold: HoldInterval) -> str:
     """The worker of a hold, without host and process."""
-    return hold.owner.partition("@")[0] or "somebody"
+    return hold.owner.partition("@")[0] or "unknown"
 
 
 class _Mark(NamedTuple):
@@ -98,7 +98,7 @@ def _marks(scene: Scene) -> list[_Mark]:
     for record in scene.history:
         if record.kind is not EventKind.WRITE or record.fence is None:
             continue
-        if record.ok and record.began_ns is None:  # as the resource saw it
+        if record.ok and record.began_ns is None:  # recorded by the resource
             kind = "lost" if id(record) in lost else "accepted"
             words = "accepted, and overwritten unread" if kind == "lost" else "accepted"
         elif not record.ok:
@@ -110,9 +110,9 @@ def _marks(scene: Scene) -> list[_Mark]:
 
 
 def _named(marks: list[_Mark], scene: Scene) -> list[_Mark]:
-    """A bare fence that was refused has no owner; whoever was granted it is known."""
+    """A refused bare fence has no owner; the owner is the worker that was granted it."""
     owners = {record.fence: who(record) for record in scene.history if record.kind is EventKind.GRANTED}
-    return [mark._replace(who=owners.get(mark.fence, mark.who)) if mark.who == "somebody" else mark for mark in marks]
+    return [mark._replace(who=owners.get(mark.fence, mark.who)) if mark.who == "unknown" else mark for mark in marks]
 
 
 def _put(drawing: Drawing, mark: _Mark, x: float, y: float, frame: _Frame) -> None:
@@ -154,8 +154,8 @@ def _shade(drawing: Drawing, frame: _Frame, span: Span, y: float, to_y: float) -
 
 
 def _moments(drawing: Drawing, frame: _Frame, moments: Sequence[Moment], to_y: float) -> None:
-    """A line through all lanes for each moment, with its name above, in the first of two rows that has room."""
-    rows = {_TOP - 10: 0.0, _TOP - 23: 0.0}  # up to where each is taken
+    """A line through all lanes for each moment, with its label above, in the first of two rows with enough room."""
+    rows = {_TOP - 10: 0.0, _TOP - 23: 0.0}  # the occupied width of each
     for moment in sorted(moments, key=lambda each: each.at_ns):
         x, wide = frame.x(moment.at_ns), width_of(moment.what)
         left = min(x - 4, WIDE - _RIGHT - wide)
@@ -166,7 +166,7 @@ def _moments(drawing: Drawing, frame: _Frame, moments: Sequence[Moment], to_y: f
 
 
 def _fences(drawing: Drawing, frame: _Frame, held: Sequence[HoldInterval], marks: Sequence[_Mark], y: float) -> None:
-    """Fences by rank: a step for each grant, and writes at the height of the fence that they carried."""
+    """Fences by rank: a step for each grant, and writes at the height of their fence."""
     grants = sorted((hold for hold in held if hold.fence is not None), key=lambda hold: hold.since_ns)
     ranks = {fence: rank for rank, fence in enumerate(sorted({hold.fence or 0 for hold in grants}))}
     high = _FENCES - 26

@@ -1,1 +1,1 @@
-"""One module for each drill."""
+"""The scenarios: one module or more for each drill."""

@@ -1,11 +1,11 @@
 """`clock`, first part: the wall clock of a Redis server jumps, forward and back, by a minute and by an hour.
 
-Redis judges expiry by its wall clock. Forward, a lease that is held is over at once, and another is granted the lock
-while the first holder is between its check and its write (so C4 is excused): the fence decides. Back, a lease lives for
-longer than anybody wanted. A holder that lives puts that right with its next renewal; the lock of one that died is kept
-for as long as the clock went back. That costs availability and nothing else, and no SLO can be kept by a store that
-believes it is an hour ago; so what it costs is said, and what puts it right is played: the clock is set right, or an
-operator breaks the lock. Fences rise through all of it, because the counter does not go back with the clock.
+Redis judges expiry by its wall clock. Forward: a held lease expires immediately, and another worker is granted the lock
+while the first holder is between its check and its write (so C4 is excused): the fence decides. Back: a lease lives too
+long. A live holder corrects that with its next renewal. The lock of a dead holder is kept for as long as the clock went
+back, which costs only availability. A store whose clock is an hour late cannot meet an SLO, so the drill reports the
+cost and both remedies: the clock is set right, or an operator breaks the lock. Fences rise throughout, because the
+counter does not go back with the clock.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ JUMPS: Final = (MINUTE_S, HOUR_S)
 
 
 class Clockwork(NamedTuple):
-    """A server, and its clocks."""
+    """A server and its clocks."""
 
     server: Server
     moved: Moved
 
     def jump(self, seconds: float) -> int:
-        """Set the clock of the server: when."""
+        """Set the clock of the server. Returns the time."""
         return jump(self.server, self.moved, seconds)
 
 
 @contextmanager
 def clockwork(directory: Path, library: Path) -> Iterator[Clockwork]:
-    """A Redis server whose clock can be moved, for the length of the block."""
+    """A Redis server whose clock can be moved, for the duration of the block."""
     executable = redis_server()
     directory.mkdir()
     with (
@@ -54,7 +54,7 @@ def clockwork(directory: Path, library: Path) -> Iterator[Clockwork]:
 
 
 def told_jump(seconds: float) -> str:
-    """A jump in few characters."""
+    """A jump as a short text."""
     size = f"{abs(seconds) / HOUR_S:g} h" if abs(seconds) >= HOUR_S else f"{abs(seconds) / MINUTE_S:g} min"
     return f"{'+' if seconds > 0 else '−'}{size}"
 
@@ -63,7 +63,7 @@ def play_forward(stage: Stage, guard: Guard, library: Path) -> None:
     """The clock jumps forward while the lock is held: by a minute, and then by an hour."""
     words = (
         "ada is granted the lock and is between check and write when the server's clock jumps forward, by a minute and "
-        "then by an hour: the server forgets her lease, and ben is granted the lock"
+        "then by an hour: the server expires her lease, and ben is granted the lock"
     )
     title = f"server's clock forward, {TITLES[guard]}"
     with (
@@ -85,7 +85,7 @@ def play_forward(stage: Stage, guard: Guard, library: Path) -> None:
 def _forward(
     it: Setting, clocks: Clockwork, key: str, actors: tuple[Actor, Actor], seconds: float, *, between: bool
 ) -> bool:
-    """One jump. False: it could not be played, because a lease was lost by itself."""
+    """One jump. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
@@ -104,9 +104,9 @@ def _forward(
 
 
 def play_back(stage: Stage, library: Path) -> None:
-    """The clock jumps back while the lock is held: the holder lives, then it dies; twice."""
+    """The clock jumps back while the lock is held: the holder stays alive, then it dies; twice."""
     words = (
-        "the server's clock jumps back while ada holds the lock; her next renewal puts that right. Then she dies and "
+        "the server's clock jumps back while ada holds the lock; her next renewal corrects that. Then she dies and "
         "it jumps back again: her lock is kept until the clock is right again, or until an operator breaks it"
     )
     with (
@@ -123,23 +123,23 @@ def play_back(stage: Stage, library: Path) -> None:
 
 
 def _back(it: Setting, clocks: Clockwork, key: str, ben: Actor, seconds: float) -> bool:
-    """Two jumps of a size. False: it could not be played, because a lease was lost by itself."""
+    """Two jumps of a size. False: they must be repeated, because a lease was lost for another reason."""
     [ada] = it.crew.enter(f"ada-{told_jump(seconds)[1:].replace(' ', '')}")
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
     it.breathe()
     it.moment(told_jump(-seconds), clocks.jump(-seconds))
     limit_s = it.stage.plan.ttl_s + LIMIT_S
-    it.until(lambda: _settled(it, clocks, key, ada), "a renewal to put the expiry right", limit_s)
+    it.until(lambda: _settled(it, clocks, key, ada), "a renewal to correct the expiry", limit_s)
     if not it.write(ada):
         it.crew.dismiss(ada)
         return False
-    it.claim("a holder that lives puts the expiry right", kept=True, seen="by its next renewal")
+    it.claim("a live holder corrects the expiry", kept=True, seen="by its next renewal")
     died_ns = it.crew.kill(ada)
     it.moment(told_jump(-seconds), clocks.jump(-seconds))
     kept_s = _kept_s(it, clocks, key)
     if kept_s < seconds:
-        return False  # her lease was over before the clock went back
+        return False  # her lease expired before the clock went back
     ben.order("take", key=key)
     it.crew.next("asking", ben)
     it.breathe()
@@ -160,20 +160,20 @@ def _back(it: Setting, clocks: Clockwork, key: str, ben: Actor, seconds: float) 
 
 
 def _kept_s(it: Setting, clocks: Clockwork, key: str) -> float:
-    """For how long the server would keep the lock if nobody renewed it."""
+    """How long the server would keep the lock without renewal."""
     with it.stage.locks(url=clocks.server.url) as locks:
         return locks.inspect(key).remaining or 0.0
 
 
 def _settled(it: Setting, clocks: Clockwork, key: str, holder: Actor) -> bool:
-    """Whether the expiry is what a renewal makes it. A holder that lost its lease by itself renews no more."""
+    """Whether the expiry is that of a renewal. A holder that has lost its lease renews no more."""
     if 0 < _kept_s(it, clocks, key) <= it.stage.plan.ttl_s:
         return True
     return not it.ask(holder, "standing", "standing")["held"]
 
 
 def _put_right(it: Setting, clocks: Clockwork, key: str, seconds: float) -> tuple[int, str]:
-    """Set the clock right, or break the lock: when, and what was done."""
+    """Set the clock right, or break the lock. Returns the time and the action."""
     if seconds == MINUTE_S:
         return it.moment("set right", clocks.jump(2 * seconds)), "a clock that was set right"
     at_ns = it.moment("lock broken")

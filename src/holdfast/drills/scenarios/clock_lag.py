@@ -1,12 +1,12 @@
-"""`clock`, second part: the clock of two Redis servers is set back, and a replica that lags behind is promoted.
+"""`clock`, second part: the clock of two Redis servers is set back, and a lagging replica is promoted.
 
-The worst that can happen to a counter of fences: it is ahead of the clock, which is what keeps it from going back, and
-the last grants are lost with their primary. Adding one to the last fence would give out the very same fences again, and
-guards accept an equal one. So a fence that is ahead of the clock goes on at its pace, and by a chance number when the
-clock is behind what it was.
+This is the worst case for a fence counter: it is ahead of the clock, which normally keeps it from going back, and the
+last grants are lost with their primary. Incrementing the last fence would issue the same fences again, and guards
+accept equal fences. So a fence that is ahead of the clock advances with the clock's rate, and by a random number if the
+clock was set back.
 
-Two orders are played. Set back before the replica is cut off: it knows how much time has passed, and the second fence
-must be above the first. Set back after that: it cannot know, and no fence may be given out twice. (C4 is excused, as in
+Two orders are tested. Set back before the replica is cut off: it knows how much time has passed, and the second fence
+must be above the first. Set back after that: it cannot know, and no fence may be issued twice. (C4 is excused, as in
 `failover`.)
 """
 
@@ -32,8 +32,8 @@ def play(stage: Stage, library: Path) -> None:
     """Both orders, on one pair of servers with one clock."""
     words = (
         "the clock of two servers is set back by an hour, so that the counter of fences is ahead of it; the replica is "
-        "cut off, ada is granted the lock, the primary is killed, and the replica is promoted without having heard of "
-        "ada; ben is granted the lock, and then ada writes. Then the clock is set back while the replica is cut off, "
+        "cut off, ada is granted the lock, the primary is killed, and the replica is promoted without ada's grant; "
+        "ben is granted the lock, and then ada writes. Then the clock is set back while the replica is cut off, "
         f"and {LOCKS} locks are granted on either side"
     )
     place = stage.directory / f"behind-{len(stage.scenes)}"
@@ -56,22 +56,22 @@ def play(stage: Stage, library: Path) -> None:
 
 
 def _set_back_alone(it: Setting, pair: Pair, moved: Moved) -> None:
-    """Set the clock back when the replica hears nothing any more, and compare what both sides give out."""
-    it.until(lambda: pair.in_step, "the replica to have everything")
+    """Set the clock back while the replica is cut off, and compare the fences of both sides."""
+    it.until(lambda: pair.in_step, "the replica to have all writes")
     pair.link.cut()
     it.moment(told_jump(-HOUR_S), jump(pair.primary, moved, -HOUR_S))
     lost = _granted(it, pair.primary.url, "both", LOCKS)
     it.moment("failover", pair.fail_over())
     again = _granted(it, pair.primary.url, "both", LOCKS)
     twice = len(lost & again)
-    text = "no fence is given out twice, though neither side knows how much time has passed"
+    text = "no fence is issued twice, though neither side knows how much time has passed"
     it.claim(text, twice == 0, f"{len(lost)} before and {len(again)} after, {twice} the same")
     it.tell(f"{LOCKS} locks granted before the failover and after it: {twice} fences are the same", good=twice == 0)
-    it.scene.figures.append(Figure("fences that were given out twice", str(twice)))
+    it.scene.figures.append(Figure("fences issued twice", str(twice)))
 
 
 def _granted(it: Setting, url: str, name: str, number: int) -> set[int]:
-    """Have a server grant some locks that nobody else wants: their fences."""
+    """Have a server grant some uncontended locks. Returns their fences."""
     with it.stage.locks(url=url) as locks:
         leases = [locks.hold(f"{it.prefix}{name}:{at}", ttl=_LONG_S, family="drill") for at in range(number)]
         return {lease.fence for lease in leases if lease is not None and lease.fence is not None}

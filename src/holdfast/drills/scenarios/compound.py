@@ -1,8 +1,8 @@
-"""`compound`: renewals that fail, a lease that runs out, a stale release and a late write, all in one scene (R35).
+"""`compound`: failing renewals, an expired lease, a stale release and a late write, all in one scene (R35).
 
-The store does not answer; the holder's renewals fail, and its lease is given up before the store may give the key away.
-Then the store is back, another has the lock, and the first one goes on as if nothing had happened: it renews, releases
-and writes with what it still has in hand.
+The store does not answer; the holder's renewals fail, and it gives up its lease before the store may expire it. Then
+the store is back, another worker holds the lock, and the first one continues unaware: it renews, releases and writes
+with its old token and fence.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _REQUEST = 4  # a request may take a quarter of the TTL: several renewals fail w
 
 
 def play(stage: Stage, guard: Guard) -> None:
-    """The whole misfortune, once."""
+    """The whole sequence, once."""
     words = (
         f"the store does not answer for longer than ada's lease of {stage.plan.ttl_s:g} s; ben takes over when it is "
-        "back; ada renews, releases and writes all the same"
+        "back; ada still renews, releases and writes"
     )
     title = f"compound, {TITLES[guard]}"
     with stage.scene(title, f"{words}.", guard, request_timeout=stage.plan.ttl_s / _REQUEST) as it:
@@ -35,12 +35,12 @@ def play(stage: Stage, guard: Guard) -> None:
         since_ns = _cut(it)
         it.wait(stage.plan.ttl_s * 1.1)
         standing = it.ask(ada, "standing", "standing")
-        it.claim("a lease that cannot be renewed is given up", not standing["held"], f"reason: {standing['reason']}")
+        it.claim("a lease that cannot be renewed is abandoned", not standing["held"], f"reason: {standing['reason']}")
         it.tell(f"ada's renewals failed and her lease is lost ({standing['reason']})", good=not standing["held"])
         mended_ns = _mend(it, since_ns)
         ben.order("take", key=key)
         granted = it.crew.next("granted", ben, stage.plan.slo_seconds + LIMIT_S)
-        took = it.takeover("a lease that ran out while the store was away", mended_ns, granted.at_ns)
+        took = it.takeover("a lease that expired while the store was unreachable", mended_ns, granted.at_ns)
         it.tell(f"the store is back; ben has the lock after {took.took_ns / NS:.2f} s", good=took.in_time)
         it.ask(ben, "read", "read")
         it.breathe()
@@ -51,7 +51,7 @@ def play(stage: Stage, guard: Guard) -> None:
         late = it.write(ada, deaf=True)
         it.tell(f"ada wrote late: {'accepted' if late else 'refused'}", good=None if late else True)
         held = it.ask(ben, "standing", "standing")["held"]
-        it.claim("the owner in office can write", written or not held, "accepted" if written else "refused")
+        it.claim("the current owner can write", written or not held, "accepted" if written else "refused")
         it.breathe()
         it.ask(ben, "release", "released")
         it.scene.figures += [
@@ -64,7 +64,7 @@ def play(stage: Stage, guard: Guard) -> None:
 
 def _cut(it: Setting) -> int:
     it.stage.way.cut()
-    it.tell("the store does not answer any more")
+    it.tell("the store no longer answers")
     return time.time_ns()
 
 
@@ -76,7 +76,7 @@ def _mend(it: Setting, since_ns: int) -> int:
 
 
 def _insist(it: Setting, key: str, ada: Actor, fence: int) -> None:
-    """What the store says to a renewal and a release of somebody who is not the owner any more."""
+    """Check the store's answers to a renewal and a release by a former owner."""
     ada.order("insist")
     renewal = it.crew.next("renewal", ada).fields["accepted"]
     release = it.crew.next("release", ada).fields["accepted"]
@@ -86,4 +86,4 @@ def _insist(it: Setting, key: str, ada: Actor, fence: int) -> None:
     it.tell("ada's stale renewal and release: refused; ben still has the lock", good=not renewal and still)
     it.claim("a stale renewal is refused", not renewal, "accepted" if renewal else "refused: lock not owned")
     it.claim("a stale release is refused", not release, "accepted" if release else "refused: lock not owned")
-    it.claim("a stale release frees nobody's lock", still, "still ben's" if still else f"held: {look.held}")
+    it.claim("a stale release frees no other owner's lock", still, "still ben's" if still else f"held: {look.held}")

@@ -1,9 +1,9 @@
-"""`failover`, first part: a Redis primary is lost, and a replica that has not heard of the last grant is promoted.
+"""`failover`, first part: a Redis primary is lost, and a replica without the last grant is promoted.
 
-The grant is lost with the primary, so the key is given to the next who asks, while the first holder is between its
-check and its write. Exclusion is broken, which no library can prevent on asynchronous replication (C4 is excused). What
-must hold: the second fence is above the first although the counter was lost, because no fence is below the clock of the
-server that gives it out; the late write is refused by the guard; and the first holder is told.
+The grant is lost with the primary, so the next client is granted the key while the first holder is between its check
+and its write. Exclusion is broken, which no library can prevent on asynchronous replication (C4 is excused). Required:
+the second fence is above the first although the counter was lost, because no fence is below the clock of the issuing
+server; the guard refuses the late write; and the first holder learns of its loss.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from holdfast.types import NS
 
 
 def play(stage: Stage, guard: Guard, rounds: int) -> None:
-    """Rounds of the same misfortune: the late write comes after the new owner's, and then before it."""
+    """Rounds of the same failure: the late write comes after the new owner's, and then before it."""
     words = (
         "the replica is cut off, ada is granted the lock, the primary is killed, and the replica is promoted without "
-        "having heard of ada; ben is granted the lock, and then ada writes"
+        "ada's grant; ben is granted the lock, and then ada writes"
     )
     title = f"primary lost, {TITLES[guard]}"
     with paired(stage.directory / f"pair-{len(stage.scenes)}") as pair:
@@ -42,8 +42,8 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
 
 
 def lose_primary(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, between: bool) -> bool:
-    """One failover. False: it could not be played, because a lease was lost by itself."""
-    it.until(lambda: pair.in_step, "the replica to have everything")
+    """One failover. False: it must be repeated, because a lease was lost for another reason."""
+    it.until(lambda: pair.in_step, "the replica to have all writes")
     pair.link.cut()
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
@@ -54,9 +54,9 @@ def lose_primary(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, b
     died_ns = it.moment("failover", pair.fail_over())
     ben.order("take", key=key)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
-    took = it.takeover("a primary that was lost", died_ns, granted.at_ns)
+    took = it.takeover("a lost primary", died_ns, granted.at_ns)
     it.tell(f"the primary is lost, and the grant with it; ben got the lock after {took.took_ns / NS:.2f} s")
-    rises(it, old, granted.fields["fence"], "the new primary's fence is above the one that was lost")
+    rises(it, old, granted.fields["fence"], "the new primary's fence is above the lost one")
     played = overtake(it, ada, ben, between=between)
     pair.recruit()
     return played
@@ -65,7 +65,7 @@ def lose_primary(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, b
 def overtake(it: Setting, ada: Actor, ben: Actor, *, between: bool) -> bool:
     """The late write of ada, who has lost the lock: `between` ben's read and his write, or after both.
 
-    False: it could not be played, because ben lost his lease by himself.
+    False: it must be repeated, because ben lost his lease for another reason.
     """
     it.ask(ben, "read", "read")
     it.breathe()
@@ -81,12 +81,12 @@ def overtake(it: Setting, ada: Actor, ben: Actor, *, between: bool) -> bool:
     if not written and not held:
         return False
     say_late(it, late, "between ben's read and his write" if between else "after ben's write")
-    it.claim("the owner in office can write", written, f"ben's write was {'accepted' if written else 'refused'}")
+    it.claim("the current owner can write", written, f"ben's write was {'accepted' if written else 'refused'}")
     return True
 
 
 def rises(it: Setting, old: int, new: int, text: str) -> None:
-    """Note whether the second of two fences is above the first. They count microseconds, unless the clock is behind."""
+    """Record whether the second fence is above the first. Fences count microseconds, unless the clock is behind."""
     above = new - old
     by = f"{above / 1e6:.3f} s of the clock" if above >= 1000 else f"{above}, as the clock is behind"
     seen = "it is" if above > 0 else f"it is not: {old} and then {new}"
@@ -95,14 +95,14 @@ def rises(it: Setting, old: int, new: int, text: str) -> None:
 
 
 def told(it: Setting, actor: Actor) -> None:
-    """Wait until a holder that lost its lock knows: by its next renewal, or because none is answered for a TTL."""
+    """Wait until a holder notices that it lost its lock: by its next renewal, or because none is answered for a TTL."""
     limit_s = it.stage.plan.ttl_s + LIMIT_S
-    it.until(lambda: not it.ask(actor, "standing", "standing")["held"], f"{actor.name} to be told", limit_s)
+    it.until(lambda: not it.ask(actor, "standing", "standing")["held"], f"{actor.name} to notice", limit_s)
     reason = it.ask(actor, "standing", "standing")["reason"]
-    it.claim("the owner that was forgotten is told", reason is not None, f"its lease: {reason}")
+    it.claim("the owner whose grant was lost notices", reason is not None, f"its lease: {reason}")
 
 
 def say_late(it: Setting, late: bool, moment: str) -> None:
-    """Say what became of the late write."""
+    """Report the result of the late write."""
     good = None if late and it.scene.guard is not Guard.ON else not late
     it.tell(f"ada wrote {moment}: {'accepted' if late else 'refused'}", good=good)

@@ -1,7 +1,7 @@
 """`kill`: holders are killed without grace, at three moments of their work, and others take over (R130, R140).
 
-The time is measured from the death to the next grant, and judged against the SLO. A write that was acknowledged before
-its writer died must still be there.
+The time from the death to the next grant is compared with the SLO. A write that was acknowledged before its writer died
+must still exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOMENTS = ("just granted", "between check and write", "after the write, before t
 
 def play(stage: Stage, rounds: int) -> None:
     """One death in each round."""
-    words = f"a holder is killed with its lease of {stage.plan.ttl_s:g} s in hand, while another waits for the lock"
+    words = f"a holder is killed while it holds its lease of {stage.plan.ttl_s:g} s and another worker waits"
     with stage.scene("holders killed", f"{words}; in turn {', '.join(MOMENTS)}.", Guard.ON) as it:
         key = it.key("account")
         [ben] = it.crew.enter("ben")
@@ -38,7 +38,7 @@ def play(stage: Stage, rounds: int) -> None:
 
 
 def _round(it: Setting, key: str, names: Iterator[str], ben: Actor, moment: int) -> bool:
-    """One death. False: it could not be played, because a lease was lost by itself."""
+    """One death. False: it must be repeated, because a lease was lost for another reason."""
     [ada] = it.crew.enter(next(names))
     it.ask(ada, "take", "granted", key=key)
     it.breathe()

@@ -1,4 +1,4 @@
-"""`kill`, on a plane: a scheduler and a worker are killed in the middle of their work; others go on (R130, R131)."""
+"""`kill`, on a plane: a scheduler and a worker are killed during their work; others continue (R130, R131)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def play(stage: Stage) -> None:
         with Plane(it, times) as plane:
             parts = [plane.scheduler(), plane.scheduler(), plane.worker(), plane.worker()]
             plane.wait_ready(*parts)
-            it.tell("the plane is up")
+            it.tell("the plane is ready")
             plane.close_gate()
             plane.submit(JOBS, TAKES_S)
             victim = _busiest(it, plane)
@@ -40,7 +40,7 @@ def play(stage: Stage) -> None:
             plane.schedulers[0].kill()
             running = plane.running_on(victim)
             plane.open_gate()
-            it.tell(f"killed a scheduler, and a worker with {len(running)} jobs in hand")
+            it.tell(f"killed a scheduler, and a worker with {len(running)} jobs in flight")
             it.until(plane.all_over, "every job to end", END_S + 2 * _longest(plane.settings))
             attempts, jobs, tally = plane.attempts(), plane.jobs(), plane.tally()
         promised = next(each.seconds for each in takeovers(plane.settings) if each.what == _RUNNING)
@@ -62,9 +62,9 @@ def play(stage: Stage) -> None:
 
 
 def _busiest(it: Setting, plane: Plane) -> Part:
-    """The worker with the most in hand, when they have all that they can have at once."""
+    """The worker with the most jobs in flight, when all workers are full."""
     wanted = min(JOBS, 2 * plane.settings.worker.concurrency, plane.settings.scheduler.tenant_slots or JOBS)
-    it.until(lambda: len(plane.attempts()) >= wanted, f"{wanted} jobs to be begun")
+    it.until(lambda: len(plane.attempts()) >= wanted, f"{wanted} jobs to start")
     return max(plane.workers, key=lambda each: len(plane.running_on(each)))
 
 

@@ -1,9 +1,9 @@
-"""`outage`: nobody reaches the store for a while, under each error policy (R90, R97, R107).
+"""`outage`: the store is unreachable for a while, under each error policy (R90, R97, R107).
 
-Two replicas of each risk class do numbered pieces of work, each under a lock of the class. While the store is away,
-`fail_closed` and `wait` do nothing, and `fail_open` goes on without the store: both replicas then do the same pieces,
-and what comes twice is absorbed downstream, where effects are idempotent. Afterwards everybody must be back to full
-leases, and fallbacks must be over.
+Two replicas of each risk class process numbered items, each under a lock of the class. While the store is unreachable,
+`fail_closed` and `wait` do nothing, and `fail_open` continues without the store: both replicas then process the same
+items, and duplicates are absorbed downstream, where effects are idempotent. Afterwards all replicas must have full
+leases again, and fallbacks must have ended.
 """
 
 from __future__ import annotations
@@ -26,24 +26,22 @@ PIECE_S: Final = 0.05
 ITEMS: Final = 100_000
 BEFORE_S, CALM_S = 1.0, 2.0
 RECOVERY_S: Final = 1.5 * COOL_MAX_NS / NS + 5.0  # the breaker's longest cool-down with its jitter, and some requests
-LEASE_S: Final = 5.0  # long enough that no lease runs out by itself on a slow machine
+LEASE_S: Final = 5.0  # long enough that no lease expires on a slow machine
 REQUEST_S: Final = 1.5  # a locked file has failed after two requests, so short outages need shorter ones
-NEAR_ZERO: Final = 50  # after recovery one fallback in so many grants is no more than a slow request
+NEAR_ZERO: Final = 50  # after recovery one fallback in so many grants is only a slow request
 
 
 class Outage(NamedTuple):
-    """When the store was away, and when everybody was back to full leases."""
+    """When the store was unreachable, and when all replicas had full leases again."""
 
-    cut_ns: int  # it was away by then
-    mended_ns: int  # it was away until then at least
+    cut_ns: int  # it was unreachable by then
+    mended_ns: int  # it was unreachable until then at least
     recovered_ns: int
 
 
 def play(stage: Stage, seconds: float) -> None:
-    """One outage of that length, met by all three policies at once."""
-    words = (
-        f"the store is unreachable for {seconds:g} s while two replicas of each risk class do numbered pieces of work"
-    )
+    """One outage of that length, under all three policies concurrently."""
+    words = f"the store is unreachable for {seconds:g} s while two replicas of each risk class process numbered items"
     with stage.scene("store outage", f"{words}.", None, request_timeout=min(REQUEST_S, seconds / 4)) as it:
         names = [f"{risk}-{number}" for risk in POLICY for number in (1, 2)]
         crew = it.crew.enter(*names)
@@ -52,11 +50,11 @@ def play(stage: Stage, seconds: float) -> None:
         for actor in crew:
             actor.order("serve", risk=actor.name.partition("-")[0], items=ITEMS, each=PIECE_S, ttl=LEASE_S)
         with closing(Effects(it.place / "effects.db", "director")) as effects:
-            it.until(lambda: all(effects.tally(risk).effects > 3 for risk in POLICY), "everybody to work")
+            it.until(lambda: all(effects.tally(risk).effects > 3 for risk in POLICY), "all replicas to work")
             it.wait(BEFORE_S)
             stage.way.cut()
             cut_ns = time.time_ns()
-            it.tell(f"the store is away, for {seconds:g} s")
+            it.tell(f"the store is unreachable, for {seconds:g} s")
             it.wait(seconds)
             mended_ns = time.time_ns()
             stage.way.mend()
@@ -64,7 +62,7 @@ def play(stage: Stage, seconds: float) -> None:
             it.tell("the store is back")
             recovered_ns = _recovered(it, effects, names, mended_ns)
             outage = Outage(cut_ns, mended_ns, recovered_ns)
-            it.tell(f"everybody works with full leases after {(recovered_ns - mended_ns) / NS:.1f} s", good=True)
+            it.tell(f"all replicas have full leases after {(recovered_ns - mended_ns) / NS:.1f} s", good=True)
             it.wait(CALM_S)
             for actor in crew:
                 actor.order("stop")
@@ -77,7 +75,7 @@ def play(stage: Stage, seconds: float) -> None:
 
 
 def _recovered(it: Setting, effects: Effects, names: Sequence[str], mended_ns: int) -> int:
-    """When every replica had begun a piece under a full lease again: each finds out by itself that the store is up."""
+    """When every replica had started an item under a full lease again: each notices separately that the store is up."""
 
     def full(name: str) -> bool:
         attempts = effects.attempts(name.partition("-")[0], mended_ns)
@@ -94,32 +92,32 @@ def _figures(it: Setting, effects: Effects, began_ns: int) -> None:
         it.scene.claims += judge_class(policy, attempts, tally)
         it.scene.curves.append(curve(policy, effects.times(risk), began_ns, time.time_ns(), NS // 2))
         note = f"{tally.attempts} attempts, {tally.twice} of them twice, {tally.degraded} without a fence"
-        it.scene.figures.append(Figure(f"{policy}: pieces done", str(tally.effects), note))
+        it.scene.figures.append(Figure(f"{policy}: items done", str(tally.effects), note))
 
 
 def judge_class(policy: str, attempts: Sequence[Attempt], tally: Tally) -> Iterator[Claim]:
-    """What one policy promises of an outage, and what was seen of it."""
+    """The promises of one policy in an outage, and the observations."""
     degraded = sum(each.fence is None for each in attempts)
     if policy == "fail_open":
-        yield Claim("fail_open goes on without the store", degraded > 0, f"{degraded} pieces begun without it")
+        yield Claim("fail_open continues without the store", degraded > 0, f"{degraded} items started without it")
         yield Claim(
-            "what fail_open did twice had one effect",
+            "duplicates of fail_open had one effect",
             tally.effects == tally.attempts - tally.twice,
             f"{tally.attempts} attempts, {tally.twice} duplicates, {tally.effects} effects",
         )
     else:
-        yield Claim(f"{policy} does nothing without the store", not degraded, f"{degraded} pieces begun without it")
+        yield Claim(f"{policy} does nothing without the store", not degraded, f"{degraded} items started without it")
         yield Claim(f"{policy} does nothing twice", tally.twice == 0, f"{tally.twice} duplicates")
 
 
 def judge_history(history: Iterable[Record], outage: Outage) -> Iterator[Claim]:
-    """The store gives out nothing while it is away; fallbacks are counted, and are over after recovery (R97)."""
+    """The store grants nothing while it is unreachable; fallbacks are counted, and end after recovery (R97)."""
     records = list(history)
     grants = [each for each in records if each.kind is EventKind.GRANTED]
     meanwhile = [
         each for each in grants if (each.began_ns or each.at_ns) > outage.cut_ns and each.at_ns < outage.mended_ns
     ]
-    yield Claim("a store that is away grants nothing", not meanwhile, f"{len(meanwhile)} grants meanwhile")
+    yield Claim("an unreachable store grants nothing", not meanwhile, f"{len(meanwhile)} grants meanwhile")
     fell = [each for each in records if each.kind is EventKind.FELL_BACK]
     yield Claim("fallbacks are counted", bool(fell), f"{len(fell)} recorded")
     late = sum(each.at_ns > outage.recovered_ns for each in fell)
@@ -132,7 +130,7 @@ def _counters(history: Iterable[Record], outage: Outage) -> Iterator[Figure]:
     for record in history:
         if record.kind in counts:
             counts[record.kind] += 1
-    yield Figure("fallbacks", str(counts[EventKind.FELL_BACK]), "leases given out without the store")
-    yield Figure("denied", str(counts[EventKind.DENIED]), "refused because the policy says so")
-    yield Figure("promoted", str(counts[EventKind.PROMOTED]), "degraded leases that the store granted after all")
+    yield Figure("fallbacks", str(counts[EventKind.FELL_BACK]), "leases granted without the store")
+    yield Figure("denied", str(counts[EventKind.DENIED]), "refused by the policy")
+    yield Figure("promoted", str(counts[EventKind.PROMOTED]), "degraded leases that the store granted later")
     yield Figure("recovery", f"{(outage.recovered_ns - outage.mended_ns) / NS:.1f} s", "until all had full leases")

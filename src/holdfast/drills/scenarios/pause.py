@@ -1,8 +1,8 @@
 """`pause`: a holder is stopped for longer than its lease, between its check of the lease and its write (R73).
 
-It is stopped there and nowhere else, because a pause at a random moment hardly ever hits the few microseconds that
-matter. Two timings are played in turn: the late write comes after the new owner's, and the late write comes between the
-new owner's read and its write. The second is the one that a fence which is checked on writes alone does not catch.
+It is stopped exactly there, because a pause at a random moment rarely hits the few critical microseconds. Two timings
+alternate: the late write comes after the new owner's write, or between the new owner's read and its write. A fence that
+is checked on writes only does not catch the second one.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ TITLES = {
     Guard.ON: "with guards",
 }
 _DONE = {
-    Guard.OFF: "the table takes whatever it is given",
-    Guard.WRITES: "the table refuses a write with an older fence, and nobody registers a fence before reading",
+    Guard.OFF: "the table accepts every write",
+    Guard.WRITES: "the table refuses a write with an older fence, and workers register no fence before reading",
     Guard.ON: "the fence is registered before the first read and checked with every write",
 }
-LONGER: Final = 1.05  # a pause lasts so many TTLs at least
+LONGER: Final = 1.05  # a pause lasts at least so many TTLs
 ROUND_S: Final = 2.0  # of a round, besides the TTL
 
 
 def play(stage: Stage, guard: Guard, rounds: int) -> None:
-    """Rounds of the same misfortune, in turn with each of the two timings."""
+    """Rounds of the same failure, alternating the two timings."""
     words = f"ada is stopped between check and write for longer than her lease of {stage.plan.ttl_s:g} s, and ben takes"
     with stage.scene(TITLES[guard], f"{words} over; {_DONE[guard]}.", guard) as it:
         key = it.key("account")
@@ -46,7 +46,7 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
 
 
 def round_of(it: Setting, key: str, ada: Actor, ben: Actor, *, between: bool) -> bool:
-    """One pause. False: it could not be played, because a lease was lost by itself."""
+    """One pause. False: it must be repeated, because a lease was lost for another reason."""
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
     it.breathe()
@@ -55,7 +55,7 @@ def round_of(it: Setting, key: str, ada: Actor, ben: Actor, *, between: bool) ->
     since_ns = it.freeze(ada)
     ben.order("take", key=key)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
-    took = it.takeover("a holder that was stopped", since_ns, granted.at_ns)
+    took = it.takeover("a stopped holder", since_ns, granted.at_ns)
     fences = f"ada stopped with fence {_short(old)}; ben got fence {_short(granted.fields['fence'])}"
     it.tell(f"{fences} after {took.took_ns / NS:.2f} s")
     it.ask(ben, "read", "read")
@@ -74,7 +74,7 @@ def round_of(it: Setting, key: str, ada: Actor, ben: Actor, *, between: bool) ->
 
 
 def _ended(it: Setting, ada: Actor, ben: Actor, *, written: bool, late: bool, between: bool) -> bool:
-    """What is to be said of a round, and whether it was one."""
+    """Report a round. Returns whether it was valid."""
     held = it.ask(ben, "standing", "standing")["held"]
     standing = it.ask(ada, "standing", "standing")
     it.ask(ben, "release", "released")
@@ -83,13 +83,13 @@ def _ended(it: Setting, ada: Actor, ben: Actor, *, written: bool, late: bool, be
     moment = "between ben's read and his write" if between else "after ben's write"
     good = None if late and it.scene.guard is not Guard.ON else not late
     it.tell(f"ada woke up and wrote {moment}: {'accepted' if late else 'refused'}", good=good)
-    it.claim("the owner in office can write", written, f"ben's write was {'accepted' if written else 'refused'}")
-    it.claim("a late owner is told", not standing["held"], f"her lease: {standing['reason'] or 'held'}")
+    it.claim("the current owner can write", written, f"ben's write was {'accepted' if written else 'refused'}")
+    it.claim("a late owner notices", not standing["held"], f"her lease: {standing['reason'] or 'held'}")
     return True
 
 
 def rounds_for(seconds: float, ttl_s: float, scenes: int) -> int:
-    """How many rounds fit, at least one of each timing."""
+    """The number of rounds in that time, at least one of each timing."""
     return max(2, int(seconds / scenes / (ttl_s + ROUND_S)))
 
 

@@ -1,8 +1,8 @@
 """`pause-and-delay`: long pauses and a slow network at the same time (R30).
 
-Everything between the workers and the store is held back. Two workers add to a balance all the time, and are stopped
-for longer than their lease, whenever that happens to hit them; meanwhile the exact misfortune of `pause` is played on a
-lock beside it.
+All traffic between the workers and the store is delayed. Two workers add to a balance continuously, and are stopped for
+longer than their lease at arbitrary moments. Meanwhile the exact failure of `pause` is repeated on another lock.
+
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ THINK_S: Final = 0.02
 
 
 def play(stage: Stage, guard: Guard, rounds: int) -> None:
-    """Rounds of both at once."""
+    """Rounds of both at the same time."""
     delay_s = stage.plan.ttl_s / DELAY_SHARE
-    words = f"every piece to and from the store is {delay_s * 1000:g} ms late; cleo and dan add without end and are"
+    words = f"all traffic to and from the store is {delay_s * 1000:g} ms late; cleo and dan add continuously and are"
     title = f"slow network, {pause.TITLES[guard]}"
-    with stage.scene(title, f"{words} stopped in turn; ada and ben play `pause` beside them.", guard) as it:
+    with stage.scene(title, f"{words} stopped in turn; ada and ben run `pause` beside them.", guard) as it:
         ada, ben, cleo, dan = it.crew.enter("ada", "ben", "cleo", "dan")
         key, other = it.key("account"), it.key("other")
         since_ns = time.time_ns()

@@ -1,13 +1,13 @@
 """`failover`, third part: the nodes of a quorum are lost.
 
-First as a quorum is made for: under a lock that is held, every node is lost and comes back empty, one after the other.
-Nothing is excused there: the lease outlives all of them, each new node gets it again with a renewal, and nobody else is
-granted the lock meanwhile.
+First a failure that a quorum survives: while a lock is held, every node is lost and comes back empty, one after the
+other. Nothing is excused: the lease outlives all of them, each new node gets it again with a renewal, and no other
+worker is granted the lock meanwhile.
 
-Then what no quorum survives: a lease that exactly a majority has granted, and one of those nodes forgets it and answers
-at once. The nodes that are free then are a majority for somebody else, so exclusion is broken (C4 is excused). What
-must hold: the second fence is above the first, because it is settled by a majority that has a node of the first one or
-goes on from the clock; the late write is refused by the guard; and the first holder is told.
+Then a failure that no quorum survives: an exact majority has granted a lease, and one of those nodes loses it and
+answers immediately. The free nodes are then a majority for another worker, so exclusion is broken (C4 is excused).
+Required: the second fence is above the first, because its majority contains a node of the first one or continues from
+the clock; the guard refuses the late write; and the first holder notices.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from holdfast.drills.scenarios.failover import overtake, rises
 from holdfast.drills.scenarios.pause import TITLES
 from holdfast.types import NS
 
-_AWAY_TTLS: Final = 1.5  # how long the first node stays away: longer than the lease would live without renewals
+_AWAY_TTLS: Final = 1.5  # how long the first node stays unreachable: longer than the lease lives without renewals
 
 
 def play_replaced(stage: Stage) -> None:
-    """Every node is replaced by an empty one, under a lock that is held."""
+    """Every node is replaced by an empty one, while a lock is held."""
     words = (
         f"ada holds a lock on {NODES} servers, of which a majority decides, and ben waits for it; each server is "
-        "killed and comes back empty, one after the other; then ada writes, and ben has his turn"
+        "killed and comes back empty, one after the other; then ada writes, and ben gets the lock"
     )
     with voting(stage.directory / f"quorum-{len(stage.scenes)}") as nodes:
         url = nodes.doors().url
@@ -42,7 +42,7 @@ def play_replaced(stage: Stage) -> None:
 
 
 def _replace_all(it: Setting, nodes: Nodes, key: str, actors: tuple[Actor, Actor]) -> bool:
-    """One after the other. False: a lease was lost by itself."""
+    """One after the other. False: a lease was lost for another reason."""
     ada, ben = actors
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
@@ -56,7 +56,7 @@ def _replace_all(it: Setting, nodes: Nodes, key: str, actors: tuple[Actor, Actor
         it.breathe()
         nodes.replace(node)
         it.moment(f"node {node + 1} back")
-        it.until(partial(_settled, it, nodes.servers[node], key, ada), f"node {node + 1} to be told")
+        it.until(partial(_settled, it, nodes.servers[node], key, ada), f"node {node + 1} to get the lease")
     held = not _has_lost(it, ada)
     written = it.write(ada)
     it.breathe()
@@ -72,7 +72,7 @@ def _replace_all(it: Setting, nodes: Nodes, key: str, actors: tuple[Actor, Actor
     it.ask(ben, "read", "read")
     written = it.write(ben)
     it.ask(ben, "release", "released")
-    it.claim("the owner in office can write", written, f"ben's write was {'accepted' if written else 'refused'}")
+    it.claim("the current owner can write", written, f"ben's write was {'accepted' if written else 'refused'}")
     it.scene.figures += [
         Figure("nodes replaced", str(NODES)),
         Figure("additions acknowledged", str(it.acknowledged)),
@@ -82,9 +82,9 @@ def _replace_all(it: Setting, nodes: Nodes, key: str, actors: tuple[Actor, Actor
 
 
 def _settled(it: Setting, server: Server, key: str, holder: Actor) -> bool:
-    """Whether a node has the lease of the holder, or there is no such lease any more.
+    """Whether a node has the lease of the holder, or the lease no longer exists.
 
-    A node that has just come may have a vote of somebody else first, who is outvoted and gives it back.
+    A new node may first have a vote of another worker, who is outvoted and releases it.
     """
     with it.stage.locks(url=server.url) as locks:
         owner = locks.inspect(key).owner
@@ -96,7 +96,7 @@ def _has_lost(it: Setting, actor: Actor) -> bool:
 
 
 def play_forgotten(stage: Stage, guard: Guard, rounds: int) -> None:
-    """Rounds of the same misfortune: the late write comes after the new owner's, and then before it."""
+    """Rounds of the same failure: the late write comes after the new owner's, and then before it."""
     words = (
         "ada cannot reach node 1, and is granted the lock by nodes 2 and 3; node 3 is killed and comes back empty; "
         "nodes 1 and 3 grant the lock to ben, and then ada writes"
@@ -119,7 +119,7 @@ def play_forgotten(stage: Stage, guard: Guard, rounds: int) -> None:
 
 
 def _forget(it: Setting, nodes: Nodes, hers: Doors, key: str, actors: tuple[Actor, Actor], *, between: bool) -> bool:
-    """One node forgets. False: it could not be played, because a lease was lost by itself."""
+    """One node forgets. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     empty = nodes.prepare()  # started now, since ada's lease does not wait for it
     hers.mend()
@@ -129,7 +129,7 @@ def _forget(it: Setting, nodes: Nodes, hers: Doors, key: str, actors: tuple[Acto
     it.breathe()
     if not it.hold_up(ada):
         return False
-    hers.cut(1, 2)  # so that no renewal brings it back before the others are asked
+    hers.cut(1, 2)  # so that no renewal restores it before ben asks the others
     died_ns = it.moment("node 3 forgets", nodes.lose(2))
     nodes.replace(2, by=empty)
     ben.order("take", key=key)

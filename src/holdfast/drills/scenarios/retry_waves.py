@@ -1,14 +1,15 @@
-"""Contenders for one busy lock that come again after a delay, as a scheduler's messages do (`RetryLater`).
+"""Contenders for one busy lock that retry after a delay, as a scheduler's messages do (`RetryLater`).
 
-Each contender tries, and when the lock is busy comes again after the delay; nobody waits at the store, so how the
-retries fall is the delay's doing alone. Clock: monotonic for waiting, the wall clock for what is reported.
+Each contender tries, and retries after the delay if the lock is busy. No contender waits at the store, so only the
+delay determines when retries happen. Clock: monotonic for waiting, the wall clock for reports.
 
-`retry-waves`: many contenders for one lock, and what the delay between their retries does (R153–R157).
+`retry-waves`: many contenders for one lock, and the effect of the delay between their retries (R153–R157).
 
-The same load is played with each delay: a fixed 500 ms, 500 ± 200 ms, and exponential with full jitter. What is
-compared is how bunched the retries are (Fano factor in buckets of 50 ms; 1 is random), the p95 of the wait, and the
-number of retries. Real contenders on the real store first, then a simulation of many more (`core.tuning.retry`), which
-is deterministic.
+The same load runs with each delay: a fixed 500 ms, 500 ± 200 ms, and exponential with full jitter. The drill compares
+how bunched the retries are (Fano factor in buckets of 50 ms; 1 is random), the p95 of the wait, and the number of
+retries. First it runs real contenders on the real store, then a deterministic simulation of many more
+(`core.tuning.retry`).
+
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def contend(
     *,
     ttl: float,
 ) -> dict[str, Any]:
-    """All contenders of one process, until each has had the lock so often. Waits, and when retries failed, in ns."""
+    """All contenders of one process, until each has held the lock so often. Waits and failed retries, in ns."""
     waits: list[int] = []
     busy: list[int] = []
     failed = [0]
@@ -72,7 +73,7 @@ def contend(
                     stop.wait(hold)
                     lease.release()
                     break
-                if attempt:  # that all meet at first is the load's doing; how they meet again is the delay's
+                if attempt:  # the first collision comes from the load; later ones come from the delay
                     busy.append(time.time_ns())
                 last_ns = backoff.delay_ns(attempt, last_ns, chance.randrange)
                 attempt += 1
@@ -97,12 +98,12 @@ _WAVE_S: Final = 0.5
 
 
 def play(stage: Stage, seconds: float) -> None:
-    """The same contention once with each delay; as many contenders as the time allows for."""
+    """The same contention with each delay; as many contenders as the time allows."""
     threads = max(1, int(seconds / len(DELAYS) / _WAVE_S / PROCESSES))
-    compared = Scene("compared", "when those who found the lock held came again in vain, with each delay.", None)
+    compared = Scene("compared", "times of failed retries, with each delay.", None)
     for number, name in enumerate(DELAYS):
-        words = f"{threads * PROCESSES} contenders come at once for a lock that each holds for {HOLD_S * 1000:g} ms"
-        with stage.scene(name, f"{words}; whoever finds it held comes again after {name}.", None) as it:
+        words = f"{threads * PROCESSES} concurrent contenders request a lock and hold it for {HOLD_S * 1000:g} ms each"
+        with stage.scene(name, f"{words}; those that find it held retry after {name}.", None) as it:
             _contend(it, name, threads, 4 * seconds / len(DELAYS), stage.plan.seed + number)
         _compare(compared, it.scene)
     stage.scenes.insert(0, compared)
@@ -110,7 +111,7 @@ def play(stage: Stage, seconds: float) -> None:
 
 
 def _compare(compared: Scene, scene: Scene) -> None:
-    """Put the curve of a scene beside the others, on one clock, and its figures in one line."""
+    """Add the curve of a scene to the comparison, with a common time axis, and its figures in one line."""
     compared.curves += (each._replace(from_ns=0) for each in scene.curves)
     scene.curves.clear()
     told = ", ".join(f"{each.name} {each.value}" for each in scene.figures)
@@ -148,8 +149,8 @@ def _shown(waits: Sequence[int], busy: Sequence[int]) -> list[Figure]:
 
 
 def simulated(seed: int) -> Scene:
-    """The same contention with many more contenders, on virtual time. The same seed gives the same numbers."""
-    words = f"the same, with {SIMULATED} contenders on virtual time; the same seed gives the same numbers."
+    """The same contention with many more contenders, in virtual time. The same seed gives the same numbers."""
+    words = f"the same, with {SIMULATED} contenders in virtual time; the same seed gives the same numbers."
     scene = Scene(f"{SIMULATED} contenders, simulated", words, None)
     arrivals = [Arrival(number * MS // 10, "busy", round(HOLD_S * NS)) for number in range(SIMULATED)]
     fano: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""`rolling-restart`: every process of a plane is replaced under load, one after the other, as a deployment does.
+"""`rolling-restart`: every process of a plane is replaced under load, one after the other, as in a deployment.
 
-Leases have their usual length, or the one that a configured deployment gives them, so that whoever had to wait for one
-to run out would be seen at once.
+Leases have their default length, or that of a configured deployment, so that waiting for an expiry would be noticeable.
+
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from holdfast.drills.verdict.plane import undelayed, whole
 from holdfast.types import NS
 
 TAKES_S: Final = 0.1
-_BEFORE: Final = 5  # jobs that are done before the first process is replaced
-_END_S: Final = 10.0  # besides the grace that work has
+_BEFORE: Final = 5  # jobs that finish before the first process is replaced
+_END_S: Final = 10.0  # in addition to the grace period of work
 ROUND_S: Final = 25.0
 
 
 def play(stage: Stage, rounds: int) -> None:
     """Two schedulers and two workers, each replaced so many times."""
-    words = "a plane with two schedulers and two workers, whose leases have their usual length, gets jobs all the time;"
+    words = "a plane with two schedulers and two workers, with leases of default length, gets jobs continuously;"
     with stage.scene("every process replaced", f"{words} each process is replaced by a new one in turn.", None) as it:
         with Plane(it, {}) as plane:
             began_ns = time.time_ns()
             plane.wait_ready(plane.scheduler(), plane.scheduler(), plane.worker(), plane.worker())
-            it.tell("the plane is up")
+            it.tell("the plane is ready")
             with plane.load(TAKES_S):
-                it.until(lambda: plane.tally().effects >= _BEFORE, "a quiet beginning")
+                it.until(lambda: plane.tally().effects >= _BEFORE, "the first jobs to finish")
                 for _ in range(rounds):
                     for old in [*plane.schedulers[-2:], *plane.workers[-2:]]:
                         _replace(it, plane, old)
@@ -48,7 +48,7 @@ def play(stage: Stage, rounds: int) -> None:
             Figure("slowest job", f"{longest_ns / NS:.2f} s", f"leases last {ttl_s:g} s"),
         ]
         times = [each.at_ns for each in attempts]
-        it.scene.curves.append(curve("jobs begun", times, began_ns, time.time_ns(), NS // 2))
+        it.scene.curves.append(curve("jobs started", times, began_ns, time.time_ns(), NS // 2))
 
 
 def _replace(it: Setting, plane: Plane, old: Part) -> None:
@@ -59,5 +59,5 @@ def _replace(it: Setting, plane: Plane, old: Part) -> None:
     old.terminate()
     it.until(lambda: not old.alive, f"{old.name} to end", plane.settings.grace + _END_S)
     it.span(SpanKind.RESTART, old.name, since_ns, time.time_ns())
-    it.claim(f"{old.name} ends in order", old.code == 0, f"exit code {old.code}")
+    it.claim(f"{old.name} ends normally", old.code == 0, f"exit code {old.code}")
     it.tell(f"{old.name} is replaced by {new.name}", good=old.code == 0)

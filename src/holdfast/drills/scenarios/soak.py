@@ -1,10 +1,10 @@
-"""`soak`: the drills, round after round, and beside them a process for each store that lives through all of it.
+"""`soak`: the drills in rounds, beside a resident process for each store that runs the whole time.
 
-Promises: runs for about as long as asked, and finishes the drill that is under way; Ctrl-C ends it with the verdict so
-far. Memory of its own is bounded: of a drill that passed only counts are kept. The residents do less in a second the
-longer it lasts, so that their whole history can be judged at the end by the one checker.
+Promises: runs for about the given duration, and finishes the current drill; Ctrl-C ends it with the verdict so far. Its
+own memory is bounded: of a passed drill only counts are kept. The longer the soak, the lower the operation rate of the
+residents, so that the common checker can judge their whole history at the end.
 
-What the residents use must be flat (`flatness`); the drills must end as they must; the histories must break no rule.
+Resource usage of the residents must be flat (`leaks`); the drills must pass; the histories must break no rule.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from holdfast.errors import HoldfastError, Misconfigured
 if TYPE_CHECKING:
     from holdfast.drills.catalog import Drill
 
-TITLE: Final = "drills, round after round"
-DEEDS_MAX: Final = 50_000  # of each task of a resident, so that its history fits into memory
+TITLE: Final = "drills in rounds"
+DEEDS_MAX: Final = 50_000  # operations of each resident task, so that its history fits into memory
 PACE_S: Final = 0.1
 SAMPLES: Final = 1_000
 FAILURES_MAX: Final = 20
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     """A drill of the mixture, in a short form."""
 
     drill: str
-    store: str  # of the drill's own; those that have no choice ignore it
+    store: str  # the drill's own store; ignored by drills without a choice
     seconds: float
 
 
@@ -72,20 +72,20 @@ MIXTURE: Final = (
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the rounds so far."""
+    """The results of the rounds so far."""
 
     rounds: int = 0
     passed: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     failures: list[Claim] = field(default_factory=list)
     grants: int = 0
-    lost_bare: int = 0  # updates lost where there was no full guard
+    lost_bare: int = 0  # updates lost without a full guard
     lost_guarded: int = 0
     refused: int = 0
     took_s: float = 0.0
 
     def add(self, name: str, verdict: Verdict) -> None:
-        """Count one drill, and forget it."""
+        """Count one drill, and drop its details."""
         (self.passed if verdict.passed else self.failed)[name] += 1
         self.took_s += verdict.took_s
         for each in verdict.judged:
@@ -99,15 +99,15 @@ class Tally:
                 self.fail(name, f"round {self.rounds}, {each.scene.title}: {problem}")
 
     def fail(self, name: str, seen: str) -> None:
-        """Keep what went wrong, for the first so many times."""
+        """Keep the first failures."""
         if len(self.failures) < FAILURES_MAX:
-            self.failures.append(Claim(f"{name} ends as it must", kept=False, seen=seen))
+            self.failures.append(Claim(f"{name} ends as expected", kept=False, seen=seen))
 
     def claims(self) -> Iterator[Claim]:
-        """What must hold of the rounds."""
+        """The required conditions of the rounds."""
         yield from self.failures
         wrong, right = self.failed.total(), self.passed.total()
-        yield Claim("every drill ends as it must", wrong == 0, f"{right:,} passed, {wrong:,} failed")
+        yield Claim("every drill ends as expected", wrong == 0, f"{right:,} passed, {wrong:,} failed")
         yield Claim("nothing is lost with guards", self.lost_guarded == 0, f"{self.lost_guarded:,} updates lost")
 
     def figures(self) -> Iterator[Figure]:
@@ -116,15 +116,15 @@ class Tally:
         for name in sorted({*self.passed, *self.failed}):
             yield Figure(name, f"{self.passed[name]:,} passed", f"{self.failed[name]:,} failed")
         yield Figure("grants", f"{self.grants:,}", "of the drills")
-        yield Figure("updates lost without full guards", f"{self.lost_bare:,}", "which the drills are there to show")
+        yield Figure("updates lost without full guards", f"{self.lost_bare:,}", "which the drills must show")
         yield Figure("updates lost with guards", f"{self.lost_guarded:,}")
         yield Figure("stale steps refused", f"{self.refused:,}")
 
 
 def play(stage: Stage, seconds: float, drill: Callable[[str], Drill]) -> None:
-    """Mix drills for so long, with a resident on each store beside them. `drill` finds one by its name."""
+    """Mix drills for that long, with a resident on each store. `drill` finds one by its name."""
     end = time.monotonic() + seconds
-    rounds = Scene(TITLE, f"short drills on all stores, mixed anew in each round, for {seconds:g} s.", None)
+    rounds = Scene(TITLE, f"short drills on all stores, shuffled in each round, for {seconds:g} s.", None)
     tally = Tally()
     with _residents(stage, seconds):
         try:
@@ -140,7 +140,7 @@ def play(stage: Stage, seconds: float, drill: Callable[[str], Drill]) -> None:
 def _rounds(stage: Stage, end: float, tally: Tally, drill: Callable[[str], Drill]) -> None:
     chance = random.Random(f"soak:{stage.plan.seed}")  # noqa: S311 - the order of drills; guards nothing
     mixture = list(MIXTURE)
-    while mixture:  # ends with the time, or when nothing can be played here
+    while mixture:  # ends with the time, or when no drill can run here
         tally.rounds += 1
         chance.shuffle(mixture)
         for piece in tuple(mixture):
@@ -151,7 +151,7 @@ def _rounds(stage: Stage, end: float, tally: Tally, drill: Callable[[str], Drill
 
 
 def _played(stage: Stage, piece: Piece, tally: Tally, drill: Drill) -> bool:
-    """Play one drill. False: it cannot be played here, which is said once."""
+    """Run one drill. False: it cannot run here, which is reported once."""
     asked, name = stage.plan, f"{piece.drill} on {piece.store}"
     plan = Plan(
         own=piece.store,
@@ -185,7 +185,7 @@ def _played(stage: Stage, piece: Piece, tally: Tally, drill: Drill) -> bool:
 
 @contextmanager
 def _residents(stage: Stage, seconds: float) -> Iterator[None]:
-    """A resident on each store that can be had here, and bad weather for all of them, while the block lasts."""
+    """A resident on each available store, and network faults for all of them, for the duration of the block."""
     with ExitStack() as stack:
         ways: list[Way] = [stage.way]
         try:
@@ -204,9 +204,9 @@ def _residents(stage: Stage, seconds: float) -> Iterator[None]:
 
 
 def _moved_in(stack: ExitStack, stage: Stage, way: Way, seconds: float) -> tuple[Setting, Actor] | None:
-    """A resident on a store. None: it did not start, which its scene says, and the others go on."""
+    """A resident on a store. None: it did not start, which its scene reports, and the others continue."""
     kind = "SQLite" if way is stage.way else "Redis"
-    words = "one process takes, waits for, keeps, guards and gives back leases all the time, over a way that breaks."
+    words = "one process acquires, waits for, keeps, guards and releases leases continuously, over a faulty link."
     it = stack.enter_context(stage.scene(f"resident on {kind}", words, Guard.ON, url=way.url))
     try:
         [actor] = it.crew.enter("resident")
@@ -226,7 +226,7 @@ def _moved_out(it: Setting, actor: Actor, faults: int) -> None:
     try:
         told = it.crew.next("resided", actor, END_S).fields
     except Stalled as stalled:
-        it.claim("the resident lives, and stops when it is told to", kept=False, seen=str(stalled))
+        it.claim("the resident lives, and stops on command", kept=False, seen=str(stalled))
         return
     samples = [Usage(*each) for each in told["samples"]]
     it.scene.figures += resident_figures(told["counts"], faults)
@@ -234,18 +234,18 @@ def _moved_out(it: Setting, actor: Actor, faults: int) -> None:
     it.scene.plots += flat_plots(samples)
     found = list(judge_flat(samples))
     if not found:
-        it.stage.cannot.append(f"whether the {it.scene.title} is flat: it was too short for {ENOUGH} samples when warm")
+        it.stage.cannot.append(f"whether the {it.scene.title} is flat: too short for {ENOUGH} samples after warm-up")
     for claim in found:
         it.claim(*claim)
     written = it.account.look(it.key("work")).balance
     counted = told["counts"].get("writes", 0)
-    it.claim("what it was told is written is written", written == counted, f"{counted:,} told, {written:,} there")
+    it.claim("acknowledged writes exist", written == counted, f"{counted:,} acknowledged, {written:,} exist")
 
 
 def resident_figures(counts: dict[str, int], faults: int) -> Sequence[Figure]:
-    """What a resident did and met."""
+    """The counters of a resident."""
     order = ("grants", "writes", "refused", "lost", "timed out", "cancelled", "store errors", "renewed")
     return [
         *(Figure(name, f"{counts.get(name, 0):,}") for name in order),
-        Figure("faults", f"{faults:,}", "on the ways to all stores together"),
+        Figure("faults", f"{faults:,}", "on the links to all stores together"),
     ]

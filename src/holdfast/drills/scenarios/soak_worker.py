@@ -1,9 +1,9 @@
-"""The worker's half of `soak`: a process that takes, waits for, keeps, guards and gives back leases for hours.
+"""The worker's half of `soak`: a process that acquires, waits for, keeps, guards and releases leases for hours.
 
-It does what services do, all at once: tasks that take turns at a lock and write under it, a lease that is kept and
-renewed, a caller whose time is soon over, one that is cancelled, and a thread with the blocking interface. Meanwhile
-the way to the store is broken again and again, so it reconnects, loses leases, and takes new ones. What it uses is
-sampled at a fixed rate.
+It does what services do, concurrently: tasks that alternate at a lock and write under it, a lease that is kept and
+renewed, a caller with a short deadline, a cancelled caller, and a thread with the blocking API. Meanwhile the link to
+the store fails repeatedly, so it reconnects, loses leases, and acquires new ones. Its resource usage is sampled at a
+fixed rate.
 
 Clock: monotonic.
 """
@@ -27,12 +27,12 @@ from holdfast.leases.sync.client import Locks
 
 PATIENCE_S: Final = 2.0
 HASTE_S: Final = 0.05
-TURNS: Final = 3  # tasks that take turns at one lock
-KEPT: Final = 20  # looks at a lease before it is given back and taken anew
+TURNS: Final = 3  # tasks that alternate at one lock
+KEPT: Final = 20  # checks of a lease before it is released and acquired again
 
 
 class Resident:
-    """Lives until it is told to stop."""
+    """Runs until it is told to stop."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Resident:
         pace: float,
         every: float,
     ) -> None:
-        """`pace`: seconds between two things that somebody does. `every`: seconds between two samples."""
+        """`pace`: seconds between two operations of a task. `every`: seconds between two samples."""
         self._locks = locks
         self._blocking = blocking
         self._account = account
@@ -59,7 +59,7 @@ class Resident:
         self._samples = Samples()
 
     async def live(self) -> dict[str, Any]:
-        """Do all of it until told to stop; then everything is given back, and what it came to is told."""
+        """Run all tasks until told to stop; then release everything and return the counts."""
         async with self._locks:
             deeds: list[Callable[[], Coroutine[Any, Any, None]]] = [self._turn] * TURNS
             tasks = [asyncio.create_task(self._again(each)) for each in (*deeds, self._haste, self._change_of_mind)]
@@ -84,7 +84,7 @@ class Resident:
             await asyncio.sleep(self._pace)
 
     async def _turn(self) -> None:
-        """Wait for a lock that others want too, and write under it."""
+        """Wait for a lock that other tasks want too, and write under it."""
         async with self._locks.lock(self._key, ttl=self._ttl, family="drill", timeout=PATIENCE_S) as lease:
             self._counts["grants"] += 1
             found = self._account.read(lease)  # blocking, on the loop, for a fraction of a millisecond
@@ -95,13 +95,13 @@ class Resident:
                 self._counts["writes"] += 1
 
     async def _haste(self) -> None:
-        """Wait for the same lock, and hardly at all."""
+        """Wait for the same lock with a very short deadline."""
         lease = await self._locks.lock(self._key, ttl=self._ttl, family="drill", timeout=HASTE_S).acquire()
         self._counts["grants"] += 1
         await lease.release()
 
     async def _change_of_mind(self) -> None:
-        """Ask for it, and be cancelled at some moment of that."""
+        """Request it, and be cancelled at some moment."""
         task = asyncio.create_task(self._locks.lock(self._key, ttl=self._ttl, family="drill").acquire())
         await asyncio.sleep(0)
         await asyncio.wait({task}, timeout=HASTE_S / 10)
@@ -113,7 +113,7 @@ class Resident:
         self._counts["cancelled"] += task.cancelled()
 
     async def _keep(self) -> None:
-        """Keep a lease of one's own for a while, and see whether it was kept."""
+        """Keep an own lease for a while, and check whether it was kept."""
         lock = self._locks.lock(f"{self._key}:kept", ttl=self._ttl, family="drill", timeout=PATIENCE_S)
         while not self._stop.is_set():
             try:
@@ -130,7 +130,7 @@ class Resident:
                 await asyncio.sleep(self._pace)
 
     def _block(self) -> None:
-        """The same from a thread, with the blocking interface."""
+        """The same in a thread, with the blocking API."""
         lock = self._blocking.lock(self._key, ttl=self._ttl, family="drill", timeout=PATIENCE_S)
         while not self._stop.is_set():
             try:

@@ -1,15 +1,15 @@
 """`failover`, second part: a Redis primary is cut off together with a client, and both sides grant the same lock.
 
-The old primary does not know that another has taken its place, renews what it has granted and grants more; so both
-holders are in office, for as long as the cut lasts, and neither can be told (C4 is excused). What must hold: the two
-fences differ, the guard lets one of them through and refuses the other, nothing that was acknowledged is lost, and when
-the cut is over the side that is given up is told.
+The old primary does not know that another server has replaced it, renews its grants and grants more. So there are two
+owners for as long as the cut lasts, and neither can notice (C4 is excused). Required: the two fences differ, the guard
+accepts one of them and refuses the other, no acknowledged write is lost, and after the cut the owner on the abandoned
+side notices.
 
-What does not hold: that the side which has the majority, the sentinels or the future is the one that is let through.
-The order of the fences is the order of the servers' clocks, so whoever was granted the lock later wins, on either side.
+Not promised: that the side with the majority, the sentinels or the future is the accepted one. Fences follow the clocks
+of the servers, so the later grant wins, on either side.
 
-The last scene shows what an operator can do about it: a primary that must have a replica (min-replicas-to-write) stops
-granting by itself soon after the cut.
+The last scene shows an operator's remedy: a primary that requires a replica (min-replicas-to-write) stops granting soon
+after the cut.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from holdfast.types import NS
 
 LOCKS: Final = 200  # that both sides grant at the same time, to compare fences
 LAG_S: Final = 2
-STOPS_S: Final = 3 * LAG_S + 24.0  # replicas report every second, and the primary looks every second if it can
+STOPS_S: Final = 3 * LAG_S + 24.0  # replicas report every second, and the primary checks every second if it can
 _REQUEST_S: Final = 2.0
 _LONG_S: Final = 60.0
 
@@ -42,7 +42,7 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
     """Rounds of the same cut: first the holder on the old side is granted the lock first, then the other one."""
     words = (
         "the primary is cut off from its replica together with ada, the replica is promoted for ben, and both sides "
-        "grant the same lock; whoever was granted it first writes last"
+        "grant the same lock; the first holder writes last"
     )
     with paired(stage.directory / f"pair-{len(stage.scenes)}") as pair:
         old, new = pair.door(), pair.door()
@@ -65,9 +65,9 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
 
 
 def _round(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor, Actor]) -> bool:
-    """One cut. False: it could not be played, because a lease was lost by itself."""
+    """One cut. False: it must be repeated, because a lease was lost for another reason."""
     first, second = actors
-    it.until(lambda: pair.in_step, "the replica to have everything")
+    it.until(lambda: pair.in_step, "the replica to have all writes")
     cut_ns = it.moment("cut in two", pair.split(new))
     low = it.ask(first, "take", "granted", key=key)["fence"]
     it.ask(first, "read", "read")
@@ -78,7 +78,7 @@ def _round(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor, A
     second.order("take", key=key)
     high = it.crew.next("granted", second, it.stage.plan.slo_seconds + LIMIT_S).fields["fence"]
     it.tell(f"both sides have granted the lock: first to {first.name}, then to {second.name}")
-    rises(it, low, high, "the side that grants later gives the higher fence")
+    rises(it, low, high, "the side that grants later issues the higher fence")
     it.ask(second, "read", "read")
     it.breathe()
     written = it.write(second)
@@ -91,8 +91,8 @@ def _round(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor, A
         it.ask(actor, "release", "released")
     if not all(held):
         return False
-    it.claim("both sides hold the lock at the same time", all(held), "both leases were good, each on its side")
-    it.claim("the higher fence is let through", written, f"{second.name}'s write: {_became(written)}")
+    it.claim("both sides hold the lock at the same time", all(held), "both leases were valid, each on its side")
+    it.claim("the higher fence is accepted", written, f"{second.name}'s write: {_became(written)}")
     good = None if late and it.scene.guard is not Guard.ON else not late
     it.tell(f"{first.name} wrote last, with the lower fence: {_became(late)}", good=good)
     return True
@@ -111,7 +111,7 @@ def _became(accepted: bool) -> str:
 
 def _compare(it: Setting, pair: Pair, new: Proxy) -> None:
     """Have both sides grant many locks at the same time, and compare the two fences of each."""
-    it.until(lambda: pair.in_step, "the replica to have everything")
+    it.until(lambda: pair.in_step, "the replica to have all writes")
     cut_ns = it.moment("cut in two", pair.split(new))
     gate = threading.Barrier(2, timeout=LIMIT_S)
     fences: list[dict[str, int]] = [{}, {}]
@@ -134,15 +134,15 @@ def _compare(it: Setting, pair: Pair, new: Proxy) -> None:
     _healed(it, pair, cut_ns)
     both = fences[0].keys() & fences[1].keys()
     equal = sum(fences[0][key] == fences[1][key] for key in both)
-    it.claim("both sides grant whatever they are asked for", len(both) == LOCKS, f"{len(both)} of {LOCKS} locks")
-    it.scene.figures.append(Figure("locks that both sides granted at once", str(len(both))))
+    it.claim("both sides grant all requests", len(both) == LOCKS, f"{len(both)} of {LOCKS} locks")
+    it.scene.figures.append(Figure("locks that both sides granted", str(len(both))))
     note = "of one lock, from both sides; two grants in the same microsecond would have the same fence"
     it.scene.figures.append(Figure("equal fences", str(equal), note))
-    it.tell(f"{len(both)} locks granted by both sides at once: {equal} with the same fence", good=equal == 0)
+    it.tell(f"{len(both)} locks granted by both sides concurrently: {equal} with the same fence", good=equal == 0)
 
 
 def play_bounded(stage: Stage) -> None:
-    """The same cut, and a primary that is set up to stop when no replica follows it."""
+    """The same cut, with a primary that is configured to stop when no replica follows it."""
     words = (
         f"the primary has min-replicas-to-write 1 and min-replicas-max-lag {LAG_S}; it is cut off together with ada, "
         "who holds the lock, and the replica is promoted for ben"
@@ -154,7 +154,7 @@ def play_bounded(stage: Stage) -> None:
         title = "split brain, min-replicas-to-write"
         with stage.scene(title, f"{words}.", Guard.ON, url=url_of(new)) as it:
             it.scene.excuses = frozenset({"C4"})
-            it.until(lambda: pair.in_step, "the replica to have everything")
+            it.until(lambda: pair.in_step, "the replica to have all writes")
             key = it.key("account")
             [ada] = it.crew.enter("ada", start=Start({"url": url_of(old)}))
             [ben] = it.crew.enter("ben")
@@ -166,17 +166,17 @@ def _bounded(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor,
     ada, ben = actors
     low = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
-    it.until(lambda: pair.in_step, "the replica to have everything")
+    it.until(lambda: pair.in_step, "the replica to have all writes")
     cut_ns = it.moment("cut in two", pair.split(new))
     ben.order("take", key=key)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover("a primary that was cut off", cut_ns, granted.at_ns)
     it.tell(f"ben has the lock on the new side after {took.took_ns / NS:.2f} s")
-    rises(it, low, granted.fields["fence"], "the side that grants later gives the higher fence")
+    rises(it, low, granted.fields["fence"], "the side that grants later issues the higher fence")
     it.until(lambda: not _grants(it, pair.primary.url), "the old primary to stop", STOPS_S)
     stopped_s = (it.moment("old side stops") - cut_ns) / NS
-    it.tell(f"the old primary grants nothing any more, {stopped_s:.1f} s after the cut", good=True)
-    it.claim("a primary that nobody follows stops granting", kept=True, seen=f"within {STOPS_S:g} s")
+    it.tell(f"the old primary stopped granting {stopped_s:.1f} s after the cut", good=True)
+    it.claim("a primary without a replica stops granting", kept=True, seen=f"within {STOPS_S:g} s")
     told(it, ada)
     lost_s = (time.time_ns() - cut_ns) / NS
     it.played(partial(_in_office, it, ben, key))
@@ -186,7 +186,7 @@ def _bounded(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor,
     it.breathe()
     _healed(it, pair, cut_ns)
     it.ask(ben, "release", "released")
-    note = f"min-replicas-max-lag is {LAG_S} s, and both sides look once a second"
+    note = f"min-replicas-max-lag is {LAG_S} s, and both sides check once per second"
     it.scene.figures += [
         Figure("the old primary stopped granting after", f"{stopped_s:.1f} s", note),
         Figure("its holder had given up after", f"{lost_s:.1f} s", f"the TTL is {it.stage.plan.ttl_s:g} s"),
@@ -194,7 +194,7 @@ def _bounded(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor,
 
 
 def _in_office(it: Setting, owner: Actor, key: str) -> bool:
-    """Whoever holds the lock on the new side writes. False: it had lost it meanwhile, by itself."""
+    """The holder of the lock on the new side writes. False: it lost the lock meanwhile for another reason."""
     if not it.ask(owner, "standing", "standing")["held"]:
         it.ask(owner, "take", "granted", key=key)
     it.ask(owner, "read", "read")
@@ -202,12 +202,12 @@ def _in_office(it: Setting, owner: Actor, key: str) -> bool:
     written = it.write(owner)
     if not written and not it.ask(owner, "standing", "standing")["held"]:
         return False
-    it.claim("the owner in office can write", written, f"{owner.name}'s write: {_became(written)}")
+    it.claim("the current owner can write", written, f"{owner.name}'s write: {_became(written)}")
     return True
 
 
 def _grants(it: Setting, url: str) -> bool:
-    """Whether a server still grants something."""
+    """Whether a server still grants locks."""
     try:
         with (
             holdfast.connect(url, service="drill", request_timeout=_REQUEST_S) as locks,

@@ -1,8 +1,8 @@
-"""`storm`: ten thousand wait for one lock, and a hundred thousand leases are kept at once.
+"""`storm`: ten thousand waiters for one lock, and a hundred thousand concurrent leases.
 
-Three scenes, each with a few processes: a plain lock and a fair one, whose holder gives it back when everybody stands
-in line; and many keys, each taken, renewed a few times in batches, and given back. What is measured is order, waits,
-requests and memory; what must hold of it is in `storm_judging`.
+Three scenes, each with a few processes: a plain lock and a fair one, whose holder releases it when all waiters are
+queued; and many keys, each acquired, renewed a few times in batches, and released. They measure order, waits, requests
+and memory; `verdict.storm` judges the results.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from holdfast.drills.verdict.storm import (
 )
 
 PROCESSES: Final = 4
-SECONDS: Final = 150.0  # what the usual sizes take on two idle cores
-RENEWALS_A_SECOND: Final = 5_000  # what one store is asked for at most: with many keys, leases are longer
+SECONDS: Final = 150.0  # the duration of the default sizes on two idle cores
+RENEWALS_A_SECOND: Final = 5_000  # the maximum load of one store: with many keys, leases are longer
 REQUEST_S: Final = 5.0
-_TTLS: Final = 5.0  # of the lock, and of the lease beside it: that machines have slow moments is not the subject
+_TTLS: Final = 5.0  # of the lock, and of the lease beside it: slow moments of the machine are not the subject
 
 
 def play(stage: Stage, seconds: float) -> None:
-    """All three scenes, in sizes as asked for, else as many as the time allows for."""
+    """All three scenes, in the given sizes, else as large as the time allows."""
     plan, scale = stage.plan, min(1.0, seconds / SECONDS)
     waiters = _even(round(WAITERS * scale) if plan.waiters is None else plan.waiters)
     keys = _even(round(KEYS * scale) if plan.keys is None else plan.keys)
     for fair in (False, True):
         kind = "a fair" if fair else "a plain"
         words = (
-            f"{waiters:,} tasks in {PROCESSES} processes wait for {kind} lock, which is given back when all are there"
+            f"{waiters:,} tasks in {PROCESSES} processes wait for {kind} lock, which is released when all are queued"
         )
         with stage.scene(
             f"{waiters:,} waiters for {kind} lock",
@@ -48,13 +48,13 @@ def play(stage: Stage, seconds: float) -> None:
             request_timeout=REQUEST_S,
         ) as it:
             _crowd(it, waiters, fair=fair)
-    words = f"{keys:,} locks are taken by {PROCESSES} processes, all renewed {RENEWALS} times, and given back."
-    with stage.scene(f"{keys:,} leases at once", words, None, request_timeout=REQUEST_S) as it:
+    words = f"{keys:,} locks are acquired by {PROCESSES} processes, all renewed {RENEWALS} times, and released."
+    with stage.scene(f"{keys:,} concurrent leases", words, None, request_timeout=REQUEST_S) as it:
         _hoard(it, keys)
 
 
 def _even(number: int) -> int:
-    """So that every process has as many as the others."""
+    """The number rounded so that all processes have the same share."""
     return max(1, number // PROCESSES) * PROCESSES
 
 
@@ -69,7 +69,7 @@ def _crowd(it: Setting, waiters: int, *, fair: bool) -> None:
             actor.order("crowd", key=key, waiters=waiters // PROCESSES, **words)
         for actor in crew:
             it.crew.next("in_line", actor, stage.left_s)
-        it.tell(f"all {waiters:,} stand in line; the lock is given back")
+        it.tell(f"all {waiters:,} waiters are queued; the lock is released")
     found = [waits_of(actor.name, _followed(it, actor, "crowded", crew)) for actor in crew]
     for claim in judge_waits(found, waiters, it.account.look(key).balance, fair=fair):
         it.claim(*claim)
@@ -101,7 +101,7 @@ def _names() -> list[str]:
 
 
 def _followed(it: Setting, actor: Actor, end: str, crew: list[Actor]) -> Any:
-    """Wait for the report of a worker, and pass on how far the first of them is: the others are about as far."""
+    """Wait for the report of a worker, and report the progress of the first one: the others are similar."""
     while (event := it.crew.next(("progress", end), actor, it.stage.left_s)).name != end:
         if actor is crew[0]:
             done, of = (event.fields[each] * len(crew) for each in ("done", "of"))

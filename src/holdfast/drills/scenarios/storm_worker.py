@@ -1,11 +1,11 @@
-"""The worker's half of `storm`: thousands who wait for one lock in one process, and thousands of leases that it keeps.
+"""The worker's half of `storm`: thousands of waiters for one lock in one process, and thousands of leases.
 
-Everybody is a task of one event loop, as in a service. Each waiter does one small piece of work under the lock, on the
-guarded balance of the drill, and beside them the process keeps a lease that has nothing to do with the storm: whoever
-starves renewals loses it. What is reported is small and in arrays, so that the report is no part of the memory which it
-reports.
+Each waiter is a task of one event loop, as in a service. It does one small piece of work under the lock, on the guarded
+balance of the drill. Beside them the process keeps an unrelated lease, which it loses if renewals starve. The report is
+small and in arrays, so that it adds nothing to the reported memory.
 
-Clock: monotonic, which all processes of a host share, so that arrivals in different processes can be put in order.
+
+Clock: monotonic, which all processes of a host share, so that arrivals in different processes can be ordered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from holdfast.drills.verdict.resource_usage import Samples, usage
 from holdfast.errors import AcquireTimeout, BackendError, HoldfastError
 
 SAMPLE_S: Final = 0.25
-IN_FLIGHT: Final = 16  # tasks that take and give back many leases; more do not make a store faster
-RENEWALS: Final = 2  # how often every lease is renewed before it is given back
+IN_FLIGHT: Final = 16  # tasks that acquire and release many leases; more do not make a store faster
+RENEWALS: Final = 2  # how often every lease is renewed before it is released
 _LOOK_S: Final = 0.02
 _TELL_S: Final = 2.0
 
@@ -35,17 +35,17 @@ Tell = Callable[..., None]
 
 @dataclass(slots=True)
 class _Served:
-    """What became of the waiters: who of them, when they came and when they were let in."""
+    """The results of the waiters: which ones, and the times of arrival and of the grant."""
 
     who: array[int] = field(default_factory=lambda: array("q"))
     came_ns: array[int] = field(default_factory=lambda: array("q"))
     got_ns: array[int] = field(default_factory=lambda: array("q"))
     timed_out: int = 0
-    refused: int = 0  # let in, and the lease was gone before the work was done
+    refused: int = 0  # granted, but the lease was lost before the work was done
     failed: int = 0  # the store gave no answer
 
     def as_dict(self) -> dict[str, Any]:
-        """For the report."""
+        """The report as JSON types."""
         counts = {"timed_out": self.timed_out, "refused": self.refused, "failed": self.failed}
         return {"who": list(self.who), "came_ns": list(self.came_ns), "got_ns": list(self.got_ns), **counts}
 
@@ -65,7 +65,7 @@ async def stand_in_line(
     first: int,
     step: int,
 ) -> dict[str, Any]:
-    """Have so many wait for one lock, say "in_line" when they all do, and report when nobody waits any more."""
+    """Queue so many waiters for one lock, report "in_line" when all are queued, and return when all have finished."""
     served, samples = _Served(), Samples()
     async with locks, _kept(locks, bystander, ttl) as beside:
         before = usage(settled=True)
@@ -86,7 +86,7 @@ async def stand_in_line(
                 (served.who, served.came_ns, served.got_ns), (number, came_ns, time.monotonic_ns()), strict=True
             ):
                 column.append(value)
-            # Blocking, on the loop: it takes a fraction of a millisecond, and nobody else may write now anyway.
+            # Blocking, on the loop: it takes a fraction of a millisecond, and no other task may write now.
             found = account.read(lease)
             new = None if found is None else Balance(found.balance + 1, first + number * step)
             if found is None or new is None or not account.write(lease, new, found.version, writer):
@@ -96,7 +96,7 @@ async def stand_in_line(
         tasks = [asyncio.create_task(wait(number)) for number in range(waiters)]
 
         def all_in_line() -> bool:
-            """Everybody stands in the line of this process, and the first of them in that of the store."""
+            """All waiters are in the queue of this process, and the first of them in that of the store."""
             now = locks.statistics()
             return now.waiting >= waiters - 1 and now.busy > asked.busy
 
@@ -122,7 +122,7 @@ async def stand_in_line(
 async def hoard(
     locks: Locks, tell: Tell, *, prefix: str, first: int, keys: int, ttl: float, timeout: float
 ) -> dict[str, Any]:
-    """Take so many leases, keep them until each was renewed a few times, give them all back, and report."""
+    """Acquire so many leases, keep them until each was renewed a few times, release all of them, and report."""
     async with locks:
         await locks.ping()
         before = usage(settled=True)
@@ -155,7 +155,7 @@ async def hoard(
         lost = sum(not lease.held for lease in leases)
         held = iter(leases)
         giving = asyncio.gather(*(give_back(held) for _ in range(IN_FLIGHT)))
-        await _sampled(giving, samples, tell, "given back", keys, lambda: counts.held - locks.statistics().held)
+        await _sampled(giving, samples, tell, "released", keys, lambda: counts.held - locks.statistics().held)
         del held
         leases.clear()
         after = usage(settled=True)
@@ -175,7 +175,7 @@ async def hoard(
 
 
 async def _renewed(locks: Locks, wanted: int, timeout: float) -> None:
-    """Return when there were so many renewals, or when the time is over, which the counts then tell."""
+    """Return after so many renewals, or at the time limit; the counts show which."""
     end = time.monotonic() + timeout
     while locks.statistics().renewed < wanted and time.monotonic() < end:  # noqa: ASYNC110 - two looks at a counter
         await asyncio.sleep(SAMPLE_S)
@@ -183,7 +183,7 @@ async def _renewed(locks: Locks, wanted: int, timeout: float) -> None:
 
 @asynccontextmanager
 async def _kept(locks: Locks, key: str, ttl: float) -> AsyncIterator[Lease]:
-    """A lease that has nothing to do with the storm, held through all of it."""
+    """A lease unrelated to the storm, held throughout."""
     lease = await locks.lock(key, ttl=ttl, family="drill").acquire()
     try:
         yield lease
@@ -192,7 +192,7 @@ async def _kept(locks: Locks, key: str, ttl: float) -> AsyncIterator[Lease]:
 
 
 async def _sampled(work: Any, samples: Samples, tell: Tell, what: str, of: int, done: Callable[[], int]) -> None:
-    """Wait for work, look at what this process uses again and again meanwhile, and say how far it is."""
+    """Wait for work; sample the resource usage of this process and report progress meanwhile."""
     task = asyncio.ensure_future(work)
     samples.look()
     told = time.monotonic()

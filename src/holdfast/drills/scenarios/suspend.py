@@ -1,14 +1,14 @@
-"""`clock`, second part: on a SQLite file, where the clocks of the host are the store's clocks.
+"""`clock`, third part: on a SQLite file, where the clocks of the host are the store's clocks.
 
-The wall clock of the host jumps: SQLite leases are judged by the boot-time clock, so the store notices nothing. A
-holder counts a jump forward as time that has passed, and stops; a jump back says nothing. Exclusion holds throughout.
+The wall clock of the host jumps: the boot-time clock judges SQLite leases, so the store is unaffected. A holder counts
+a jump forward as passed time, and stops; it ignores a jump back. Exclusion holds throughout.
 
-The host is suspended for an hour: all processes stand still, and when they go on the boot-time clock and the wall clock
-have counted the hour, and the monotonic clock has not. To a process a suspend looks exactly like that, so that is what
-is made: workers are stopped, these two clocks of theirs are moved, and they are let go on.
+The host is suspended for an hour: all processes stop. When they continue, the boot-time clock and the wall clock have
+counted the hour, and the monotonic clock has not. The drill simulates exactly that: workers are stopped, these two
+clocks of theirs are moved, and the workers are continued.
 
-And where the system allows it, a worker runs in a time namespace of its own, in which the monotonic and the boot-time
-clock are days ahead of everybody else's, as they are in a container that was moved from another host.
+If the system allows it, a worker also runs in its own time namespace, in which the monotonic and the boot-time clock
+are days ahead of the host's, as in a container that was moved from another host.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def play_jumps(stage: Stage, library: Path) -> None:
 
 
 def _forward(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seconds: float) -> bool:
-    """A jump forward. False: it could not be played, because a lease was lost by itself."""
+    """A jump forward. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
@@ -68,9 +68,9 @@ def _forward(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], s
     at_ns = it.moment(told_jump(seconds), moved.jump(seconds))
     standing = it.ask(ada, "standing", "standing")
     gone = not standing["held"]
-    it.claim("a jump forward counts as time that has passed", gone, f"her lease: {standing['reason'] or 'held'}")
+    it.claim("a jump forward counts as passed time", gone, f"her lease: {standing['reason'] or 'held'}")
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
-    took = it.takeover(f"a lease given up at a jump of {told_jump(seconds)}", at_ns, granted.at_ns)
+    took = it.takeover(f"a lease abandoned at a jump of {told_jump(seconds)}", at_ns, granted.at_ns)
     it.tell(f"the clock jumped {told_jump(seconds)}: ada stopped; ben has the lock after {took.took_ns / NS:.2f} s")
     rises(it, old, granted.fields["fence"], "the fence rises at every jump")
     it.ask(ben, "read", "read")
@@ -84,7 +84,7 @@ def _forward(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], s
 
 
 def _back(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seconds: float) -> bool:
-    """A jump back. False: it could not be played, because a lease was lost by itself."""
+    """A jump back. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
@@ -100,10 +100,10 @@ def _back(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seco
     if not written and standing["reason"] == "expired":
         return False
     it.claim("a jump back changes nothing", standing["held"], f"her lease: {standing['reason'] or 'held'}")
-    it.claim("the owner in office can write", written, f"ada's write was {'accepted' if written else 'refused'}")
+    it.claim("the current owner can write", written, f"ada's write was {'accepted' if written else 'refused'}")
     it.ask(ada, "release", "released")
     fence = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S).fields["fence"]
-    it.tell(f"the clock jumped {told_jump(-seconds)}: ada kept her lock, wrote, and gave it to ben", good=written)
+    it.tell(f"the clock jumped {told_jump(-seconds)}: ada kept her lock, wrote, and released it to ben", good=written)
     rises(it, old, fence, "the fence rises at every jump")
     it.ask(ben, "release", "released")
     return True
@@ -112,7 +112,7 @@ def _back(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seco
 def play_suspend(stage: Stage, guard: Guard, library: Path) -> None:
     """The host is suspended for an hour while the lock is held."""
     words = (
-        "the host is suspended for an hour while ada is between check and write and ben waits: both stand still, and "
+        "the host is suspended for an hour while ada is between check and write and ben waits: both are stopped, and "
         "then the boot-time and the wall clock have counted an hour, and the monotonic clock next to nothing"
     )
     with (
@@ -131,7 +131,7 @@ def play_suspend(stage: Stage, guard: Guard, library: Path) -> None:
 
 
 def _suspended(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], *, between: bool) -> bool:
-    """One suspend. False: it could not be played, because a lease was lost by itself."""
+    """One suspension. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     it.ask(ada, "take", "granted", key=key)
     it.ask(ada, "read", "read")
@@ -144,7 +144,7 @@ def _suspended(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor],
     pause_ns = _sleep(it, moved, actors)
     woken_ns = it.scene.spans[-1].to_ns
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
-    took = it.takeover("a host that was suspended", woken_ns, granted.at_ns)
+    took = it.takeover("a suspended host", woken_ns, granted.at_ns)
     awake = f"{pause_ns / NS:.2f} s by the monotonic clock"
     it.tell(f"the host woke up after an hour, {awake}; ben has the lock after {took.took_ns / NS:.2f} s")
     it.ask(ben, "read", "read")
@@ -160,13 +160,13 @@ def _suspended(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor],
     if pause_ns > it.stage.plan.ttl_ns // 2 or (not written and not held):
         return False  # so long that the monotonic clock would have shown it as well
     say_late(it, late, "between ben's read and his write" if between else "after ben's write")
-    it.claim("the first look after the suspend finds the lease lost", not standing["held"], f"{standing['reason']}")
-    it.claim("the owner in office can write", written, f"ben's write was {'accepted' if written else 'refused'}")
+    it.claim("the first check after the suspension finds the lease lost", not standing["held"], f"{standing['reason']}")
+    it.claim("the current owner can write", written, f"ben's write was {'accepted' if written else 'refused'}")
     return True
 
 
 def _sleep(it: Setting, moved: Moved, actors: tuple[Actor, Actor]) -> int:
-    """Stop everybody, let an hour pass that the monotonic clock does not count, and let them go on: after how long."""
+    """Stop all workers for an hour that the monotonic clock does not count. Returns the real pause."""
     since = {actor: it.freeze(actor) for actor in actors}
     it.moment("1 h suspend", moved.slept(HOUR_S))
     for actor, since_ns in since.items():
@@ -175,7 +175,7 @@ def _sleep(it: Setting, moved: Moved, actors: tuple[Actor, Actor]) -> int:
 
 
 def namespaces() -> bool:
-    """Whether this system lets us have a time namespace of our own."""
+    """Whether this system allows us a time namespace."""
     if shutil.which(_THROUGH[0]) is None:
         return False
     try:
@@ -186,13 +186,13 @@ def namespaces() -> bool:
 
 
 def play_namespace(stage: Stage) -> None:
-    """One of two workers lives in a time namespace of its own."""
+    """One of two workers runs in its own time namespace."""
     words = (
         "ada runs in a time namespace in which the monotonic clock is a day ahead of ben's, and the boot-time clock "
-        "three days; both add to one balance, and then ada dies with the lock in hand"
+        "three days; both add to one balance, and then ada dies while she holds the lock"
     )
     if not namespaces():
-        stage.cannot.append("a worker in a time namespace of its own: that needs root, and unshare of util-linux")
+        stage.cannot.append("a worker in its own time namespace: that needs root, and unshare of util-linux")
         return
     with stage.scene("time namespace, on SQLite", f"{words}.", Guard.ON) as it:
         key = it.key("account")

@@ -1,1 +1,1 @@
-"""Verdicts over what a drill recorded."""
+"""Verdicts about the records of a drill."""

@@ -1,9 +1,9 @@
 """The resource that a drill protects: balances in a SQLite file, with or without a guard, that keep their own record.
 
-Promises: every accepted change is recorded by the table itself (triggers, in the transaction of the change), in the
-order in which the file saw it, with the fence that its writer carried and the version that it had read. So what the
-checker reads does not depend on what a worker says, or lives to say. Refused steps change nothing; those are recorded
-by the guard, which tells the worker's ledger.
+Promises: the table itself records every accepted change (by triggers, in the transaction of the change), in the order
+of the file, with the fence of its writer and the version that the writer had read. So the checker does not depend on
+reports of workers, which may die. Refused steps change nothing; the guard records them through the worker's ledger.
+
 
 Clock: the wall clock of the host, never going back within one file.
 """
@@ -40,14 +40,14 @@ WAIT_S = 30.0
 
 
 class Balance(NamedTuple):
-    """What is there."""
+    """A stored balance."""
 
     balance: int
     version: int
 
 
 class Account:
-    """One connection to the balances. A worker has one, and whoever directs the drill another."""
+    """One connection to the balances. Each worker has one, and the director of the drill another."""
 
     def __init__(
         self,
@@ -56,23 +56,23 @@ class Account:
         observer: Observer | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`now_ns`: where the clock of this process is not the one that everybody else has."""
+        """`now_ns`: the clock, if that of this process is moved."""
         self._guard = guard
         self._connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)
         self._connection.create_function("now_ns", 0, now_ns)
         self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = OFF")  # it is thrown away when the drill is over
-        # KiB. A cache that fills for as long as a soak lasts would be counted as growth.
+        self._connection.execute("PRAGMA synchronous = OFF")  # the file is deleted after the drill
+        # KiB. A cache that fills for the whole soak would count as growth.
         self._connection.execute("PRAGMA cache_size = -256")
         self._connection.executescript(f"{_SQL.read_text(encoding='utf-8')};{sql('ledger_sqlite')}")
         self._table = GuardedTable(self._connection, "account", id="key", key="{key}", observer=observer)
 
     def open(self, key: str) -> None:
-        """Make a balance of 0, unless it is there."""
+        """Create a balance of 0, unless it exists."""
         self._connection.execute("INSERT OR IGNORE INTO account (key) VALUES (?)", (key,))
 
     def read(self, lease: Lease | AioLease) -> Balance | None:
-        """What is there now; with a full guard the fence is registered first. None: a newer fence has been here."""
+        """The current balance; a full guard registers the fence first. None: a newer fence was registered."""
         if self._guard is Guard.ON:
             try:
                 self._table.enter(lease, lease.key)
@@ -81,7 +81,7 @@ class Account:
         return self.look(lease.key)
 
     def write(self, lease: Lease | AioLease, new: Balance, based_on: int, writer: str, *, deaf: bool = False) -> bool:
-        """Write. False: it was refused. `deaf`: by somebody who does not look whether the lease is still held."""
+        """Write. False: it was refused. `deaf`: without checking whether the lease is still held."""
         values: dict[str, int | str] = {**new._asdict(), "based_on": based_on, "writer": writer, "carried": lease.fence}
         if self._guard is Guard.OFF:
             return self._write_unguarded(lease, values, deaf=deaf)
@@ -93,7 +93,7 @@ class Account:
         return True
 
     def _write_unguarded(self, lease: Lease | AioLease, values: dict[str, int | str], *, deaf: bool) -> bool:
-        """What careful code does without a guard: look at the lease, then write. In between anything can happen."""
+        """Careful code without a guard: check the lease, then write. Anything can happen in between."""
         if not deaf and not lease.held:
             return False
         reach("guard.admitted")
@@ -101,19 +101,19 @@ class Account:
         return True
 
     def look(self, key: str) -> Balance:
-        """What is there, for whoever only looks."""
+        """The current balance, read-only."""
         balance, version = self._connection.execute(_READ, (key,)).fetchone()
         return Balance(balance, version)
 
     def history(self) -> list[Record]:
-        """Every accepted change, as the file saw it."""
+        """Every accepted change, as recorded by the file."""
         return [
             Record(EventKind(kind), at_ns, key, "drill", writer, carried, value=version, based_on=based_on)
             for kind, at_ns, key, writer, carried, version, based_on in self._connection.execute(_DEEDS)
         ]
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""Numbered pieces of work with an effect outside: what a replica attempted, and what came of it downstream.
+"""Numbered items of work with an external effect: attempts of the replicas, and effects downstream.
 
-Downstream is idempotent, as it must be where a lock may be had without its store (fail open): the effect of a piece is
-made once, by its number, and what comes again is counted and changes nothing. So `attempts` can exceed `effects`; the
-difference is the duplicates that idempotency absorbed.
+Downstream is idempotent, as required where a lock may be granted without its store (fail open): the effect of an item
+happens once, by its number. A repetition is counted and changes nothing. So `attempts` can exceed `effects`; the
+difference is the number of absorbed duplicates.
 
 Clock: the wall clock of the host.
 """
@@ -26,16 +26,16 @@ _WAIT_S = 30.0
 
 
 class Tally(NamedTuple):
-    """What became of the pieces of one risk class."""
+    """The counts of one risk class."""
 
     attempts: int
     effects: int
-    twice: int  # attempts beyond the first of a piece: what idempotency had to absorb
+    twice: int  # attempts beyond the first of an item: absorbed duplicates
     degraded: int  # attempts without a fence
 
 
 class Attempt(NamedTuple):
-    """A piece that was begun."""
+    """A started item."""
 
     item: int
     worker: str
@@ -44,34 +44,34 @@ class Attempt(NamedTuple):
 
 
 class Effects:
-    """One connection to the pieces."""
+    """One connection to the items."""
 
     def __init__(self, path: Path, worker: str) -> None:
         self._worker = worker
         self._connection = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = OFF")  # it is thrown away when the drill is over
+        self._connection.execute("PRAGMA synchronous = OFF")  # the file is deleted after the drill
         self._connection.executescript(_TABLES)
 
     def done(self, risk: str, item: int) -> bool:
-        """Whether somebody has had the effect of a piece."""
+        """Whether the effect of an item exists."""
         found = self._connection.execute("SELECT 1 FROM effect WHERE risk = ? AND item = ?", (risk, item)).fetchone()
         return found is not None
 
     def attempt(self, risk: str, item: int, fence: int | None) -> None:
-        """Note that a piece was begun."""
+        """Record that an item was started."""
         self._connection.execute(
             "INSERT INTO attempt VALUES (?, ?, ?, ?, ?)", (risk, item, self._worker, fence, time.time_ns())
         )
 
     def effect(self, risk: str, item: int) -> None:
-        """Have the effect of a piece, once, whoever asks and however often."""
+        """Have the effect of an item once, even if several workers ask."""
         self._connection.execute(
             "INSERT OR IGNORE INTO effect VALUES (?, ?, ?, ?)", (risk, item, self._worker, time.time_ns())
         )
 
     def tally(self, risk: str) -> Tally:
-        """What became of a class."""
+        """The counts of a class."""
         one = self._connection.execute
         attempts, distinct, degraded = one(
             "SELECT count(*), count(DISTINCT item), coalesce(sum(fence IS NULL), 0) FROM attempt WHERE risk = ?",
@@ -81,15 +81,15 @@ class Effects:
         return Tally(attempts, effects, attempts - distinct, degraded)
 
     def attempts(self, risk: str, since_ns: int) -> list[Attempt]:
-        """What was begun since then, in the order of time."""
+        """Items started since then, in the order of time."""
         statement = "SELECT item, worker, fence, at_ns FROM attempt WHERE risk = ? AND at_ns >= ? ORDER BY at_ns"
         return [Attempt(*row) for row in self._connection.execute(statement, (risk, since_ns))]
 
     def times(self, risk: str) -> list[int]:
-        """When effects were had."""
+        """The times of effects."""
         found = self._connection.execute("SELECT at_ns FROM effect WHERE risk = ? ORDER BY at_ns", (risk,))
         return [at_ns for (at_ns,) in found]
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._connection.close()

@@ -1,8 +1,8 @@
-"""Whether what a process uses stays flat: the judgement over samples of memory, objects, threads, tasks and files.
+"""Judges whether resource usage stays flat, from samples of memory, objects, threads, tasks and files.
 
-Pure. The beginning is left out, because caches fill then. What is left is compared in two ways, both of which a peak or
-a quiet moment hardly moves: the median of its last third against that of its first, and the rise of a line through the
-medians of twelve stretches of time, which also sees what is small in each third and goes on. What falls is flat enough.
+Pure. The beginning is ignored, because caches fill then. The rest is compared in two ways, both robust against peaks
+and quiet moments: the median of the last third against that of the first, and the slope of a line through the medians
+of twelve intervals, which also finds small but steady growth. Falling usage counts as flat.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from holdfast.drills.verdict.resource_usage import MIB, Usage
 from holdfast.types import NS
 
 WARM_UP: Final = 0.2  # of the samples
-ENOUGH: Final = 36  # samples after that; with fewer nothing is said
+ENOUGH: Final = 36  # samples after that; with fewer there is no judgement
 STRETCHES: Final = 12
 
 
 class Limit(NamedTuple):
-    """How much more of something is still flat: so much, or such a part of what there was, whichever is more."""
+    """The growth that still counts as flat: an amount or a share, whichever is more."""
 
     field: str
     name: str
-    unit: int  # by which it is divided for people
+    unit: int  # the divisor for text
     least: int
     share: float
 
     def told(self, amount: float) -> str:
-        """An amount, for people."""
+        """An amount as text."""
         return f"{amount / self.unit:,.1f} MiB" if self.unit == MIB else f"{amount:,.0f}"
 
 
-# Resident memory moves by a few MiB when pages of a store's cache, or of holes in the heap, are touched for the first
-# time. What is given out of the heap moves by some ten KiB, and by what each thread keeps for its next request; so it
-# sees a leak outside of the interpreter. Objects hardly move at all, and see a leak of one small object for each
-# operation within minutes. The others are counted exactly, and differ between two looks only by what is under way.
+# Resident memory varies by a few MiB when pages of a store's cache, or of holes in the heap, are touched for the first
+# time. Allocated heap varies by some ten KiB, and by what each thread keeps for its next request; so it shows a leak
+# outside of the interpreter. Objects hardly vary, and show a leak of one small object per operation within minutes. The
+# others are exact counts, and vary only with the operations in progress.
 LIMITS: Final = (
     Limit("resident", "resident memory", MIB, 8 * MIB, 0.10),
     Limit("heap", "heap in use", MIB, MIB, 0.10),
@@ -51,7 +51,7 @@ LIMITS: Final = (
 
 
 class Course(NamedTuple):
-    """How one thing went."""
+    """The development of one quantity."""
 
     first: float  # median of the first third
     last: float  # of the last
@@ -61,7 +61,7 @@ class Course(NamedTuple):
 
 
 def course(samples: Sequence[Usage], field: str) -> Course | None:
-    """How something went after the warm-up; None: there are too few samples to say."""
+    """The development of a quantity after the warm-up; None: there are too few samples."""
     warm = samples[int(len(samples) * WARM_UP) :]
     if len(warm) < ENOUGH:
         return None
@@ -76,7 +76,7 @@ def course(samples: Sequence[Usage], field: str) -> Course | None:
 
 
 def _courses(samples: Sequence[Usage]) -> Iterator[tuple[Limit, Course]]:
-    """How everything went that can be said. No process does with 0 bytes of memory: then the system did not say."""
+    """All quantities with data. 0 bytes of memory mean that the system does not report it."""
     for limit in LIMITS:
         found = course(samples, limit.field)
         if found is not None and (limit.unit != MIB or found.most > 0):
@@ -84,7 +84,7 @@ def _courses(samples: Sequence[Usage]) -> Iterator[tuple[Limit, Course]]:
 
 
 def judge_flat(samples: Sequence[Usage]) -> Iterator[Claim]:
-    """Whether everything stayed flat. Nothing is claimed of what was sampled too seldom, or cannot be seen here."""
+    """Whether all quantities stayed flat. Nothing is claimed about quantities with too few samples."""
     for limit, found in _courses(samples):
         allowed = max(float(limit.least), limit.share * found.first)
         # Two medians of thirds see two thirds of a steady rise, and the line sees all of it.
@@ -102,7 +102,7 @@ def flat_figures(samples: Sequence[Usage]) -> Iterator[Figure]:
 
 
 def flat_plots(samples: Sequence[Usage]) -> Iterator[Plot]:
-    """The curves: memory, objects, and everything that is counted."""
+    """The curves: memory, objects, and all counts."""
     if not samples:
         return
     began_ns = samples[0].at_ns

@@ -1,9 +1,9 @@
-"""The verdict over what a drill saw: pure functions from a scene to what is to be said about it.
+"""The verdict about the records of a drill: pure functions from a scene to its judgement.
 
-The rules are those of every history (`core.history.invariants`). What is added here: which of them a scene was there to
-break (C5 and C6 where the resource has no full guard), that it really did break them, that takeovers were within the
-SLO, and that what workers were told is what the resource has. A scene may excuse a rule that its store does not promise
-under its fault (C4, exclusion, across a failover); what was seen of it is said all the same.
+The rules are those of every history (`core.history.invariants`). This module adds: the rules that a scene was designed
+to break (C5 and C6 without a full guard), that it really broke them, that takeovers met the SLO, and that acknowledged
+writes exist in the resource. A scene may excuse a rule that its store does not promise under its fault (C4, exclusion,
+across a failover); violations are reported nevertheless.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from holdfast.core.history.invariants import Violation, check
 from holdfast.drills.model import Guard, Judged, Scene, Takeover
 from holdfast.types import NS
 
-SHOWN: frozenset[str] = frozenset({"C5", "C6"})  # what a resource without a full guard cannot promise
+SHOWN: frozenset[str] = frozenset({"C5", "C6"})  # the rules that a resource without a full guard cannot promise
 
 
 def judge(scene: Scene) -> Judged:
-    """Everything that is to be said about one scene."""
+    """The judgement about one scene."""
     found = check(scene.history)
     shown = SHOWN if scene.bites else frozenset()
     losses = tuple(each for each in found if each.rule in shown)
@@ -29,8 +29,8 @@ def judge(scene: Scene) -> Judged:
     problems = [plain(each) for each in violations]
     if scene.bites and not lost:
         problems.append(
-            "nothing was lost although the resource had no full guard: the drill did not hit the moment it is about, "
-            "and so says nothing about guards"
+            "nothing was lost although the resource had no full guard: the drill missed the critical moment, "
+            "and so proves nothing about guards"
         )
     if scene.guard is Guard.ON and lost:
         problems.append(f"{_times(lost, 'acknowledged update')} lost")
@@ -42,7 +42,7 @@ def judge(scene: Scene) -> Judged:
 
 
 def overwritten(history: Iterable[Record]) -> list[Record]:
-    """The writes that the resource accepted and that what it has now is not built upon, as the resource saw it."""
+    """The accepted writes that the current value is not based on, as recorded by the resource."""
     chains: dict[str, list[Record]] = {}
     for record in sorted(history, key=lambda each: each.at_ns):
         if record.kind is EventKind.WRITE and record.ok and record.began_ns is None and record.value is not None:
@@ -60,23 +60,23 @@ def overwritten(history: Iterable[Record]) -> list[Record]:
 
 
 def refusals(history: Iterable[Record]) -> list[Record]:
-    """Steps that a guard refused, as those saw it who were refused."""
+    """Steps that a guard refused, as recorded by the refused workers."""
     return [each for each in history if each.kind in (EventKind.READ, EventKind.WRITE) and not each.ok]
 
 
 def grants(history: Iterable[Record]) -> list[Record]:
-    """Every time that somebody was given a lock."""
+    """Every grant of a lock."""
     return [each for each in history if each.kind in (EventKind.GRANTED, EventKind.PROMOTED)]
 
 
 def plain(found: Violation) -> str:
-    """A broken rule in plain words, with the two operations that conflict."""
+    """A violated rule in plain words, with the two conflicting operations."""
     first, second = found.first, found.second
     if found.rule == "C6" and second is not None:
         return _overwriting(first, second)
     if found.rule == "C5" and first is not None and second is not None:
         return (
-            f"{who(second)} wrote with the old fence {short(second)} and was let through, after {who(first)} had "
+            f"{who(second)} wrote with the old fence {short(second)} and was accepted, after {who(first)} had "
             f"written with fence {short(first)}"
         )
     if found.rule == "C4" and first is not None and second is not None:
@@ -89,28 +89,28 @@ def plain(found: Violation) -> str:
 
 
 def _overwriting(first: Record | None, second: Record) -> str:
-    """The lost update: whose, by whom, and what the second one had read."""
+    """The lost update: whose, by whom, and the version that the second writer had read."""
     if first is None:
-        return f"{who(second)} wrote on top of version {second.based_on}, which nobody had written"
-    read = "before anything was there" if not second.based_on else f"when it was at version {second.based_on}"
+        return f"{who(second)} wrote on top of version {second.based_on}, which does not exist"
+    read = "before the first version" if not second.based_on else f"at version {second.based_on}"
     return (
-        f"{who(first)} wrote version {first.value} (fence {short(first)}) and was told that it is safe; {who(second)}, "
-        f"who had read {read}, then wrote version {second.value} (fence {short(second)}) over it"
+        f"{who(first)} wrote version {first.value} (fence {short(first)}) and it was acknowledged; {who(second)}, "
+        f"who had read {read}, then overwrote it with version {second.value} (fence {short(second)})"
     )
 
 
 def who(record: Record) -> str:
     """The worker, without host and process."""
-    return record.owner.partition("@")[0] or "somebody"
+    return record.owner.partition("@")[0] or "unknown"
 
 
 def short(record: Record) -> str:
-    """The end of its fence, which tells the fences of one drill apart; they are long, and begin alike."""
+    """The end of its fence, which distinguishes the fences of one drill: they are long, and have a common beginning."""
     return "none" if record.fence is None else f"…{record.fence % 10**6:06d}"
 
 
 def late(takeover: Takeover) -> str:
-    """A takeover that was beyond the SLO."""
+    """A takeover beyond the SLO."""
     took, slo = takeover.took_ns / NS, takeover.slo_ns / NS
     return f"{takeover.what}: taken over after {took:.2f} s, and the SLO is {slo:g} s"
 

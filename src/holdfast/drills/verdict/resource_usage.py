@@ -1,14 +1,14 @@
-"""What a process uses now: memory, objects, threads, tasks, file descriptors and connections, as it sees itself.
+"""The current resource usage of a process: memory, objects, threads, tasks, file descriptors and connections.
 
-Promises: a look costs about a millisecond and keeps nothing. Memory is what the kernel counts as resident. Objects are
-the interpreter's small allocations: they show a leak that resident memory hides, because an interpreter keeps pages
-that it has used for the next time; and they come back to the same number when everything was given back. The heap is
-what the C library has given out: larger objects, and all that SQLite, hiredis and OpenSSL have. It tells a leak outside
-of the interpreter from a heap that is only full of holes, which to the kernel look the same.
+Promises: a sample costs about a millisecond and keeps nothing. Resident memory is that of the kernel. Objects are the
+interpreter's small allocations: they show a leak that resident memory hides, because an interpreter keeps used pages;
+and their number returns to its old value when everything is released. The heap is the memory allocated by the C
+library: larger objects, and everything of SQLite, hiredis and OpenSSL. It distinguishes a leak outside of the
+interpreter from a fragmented heap, which look the same to the kernel.
 
-Does not promise figures where there is no `/proc`: resident memory, files and connections are 0 there; nor the heap
-where the C library is not glibc 2.33 or newer: 0 too. What a thread has freed and keeps for its next request (some
-200 KiB at most) counts as given out.
+Does not promise values without `/proc`: resident memory, files and connections are 0 there. Nor the heap without glibc
+2.33 or newer: it is 0 as well. Memory that a thread has freed and keeps for its next request (some 200 KiB at most)
+counts as allocated.
 
 Clock: monotonic, the same for all processes of a host.
 """
@@ -39,7 +39,7 @@ _MALLOC_STATE: Final = (
 
 
 class Usage(NamedTuple):
-    """One look at a process. The order of the fields is that of the lines in which samples travel."""
+    """One sample of a process. The order of the fields is that of the transferred rows."""
 
     at_ns: int
     resident: int  # bytes
@@ -52,23 +52,23 @@ class Usage(NamedTuple):
 
 
 class Samples:
-    """Many looks, kept as bare numbers: they are no objects, and so do not look like the leak that is looked for."""
+    """Many samples, stored as numbers instead of objects, so that they do not look like a leak."""
 
     def __init__(self) -> None:
         self._numbers: array[int] = array("q")
 
     def look(self, *, settled: bool = False) -> None:
-        """Take one more."""
+        """Take one more sample."""
         self._numbers.extend(usage(settled=settled))
 
     def rows(self) -> list[list[int]]:
-        """All of them, as they travel."""
+        """All samples as rows for transfer."""
         wide = len(Usage._fields)
         return [list(self._numbers[at : at + wide]) for at in range(0, len(self._numbers), wide)]
 
 
 def usage(*, settled: bool = False) -> Usage:
-    """What this process uses now. `settled`: after the garbage is collected."""
+    """The current usage of this process. `settled`: after a garbage collection."""
     if settled:
         gc.collect()
     files, connections = _open_files()
@@ -88,7 +88,7 @@ def usage(*, settled: bool = False) -> Usage:
 
 
 def resident() -> int:
-    """Resident memory in bytes; 0 where the system does not say."""
+    """Resident memory in bytes; 0 if the system does not report it."""
     try:
         return int(_STATM.read_bytes().split()[1]) * _PAGE
     except OSError:
@@ -106,7 +106,7 @@ class _MallocState(ctypes.Structure):
 def _malloc_state() -> Callable[[], _MallocState] | None:
     try:
         ask = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError, TypeError):  # another C library, or an old one; TypeError is what Windows says
+    except (OSError, AttributeError, TypeError):  # another or an old C library; TypeError on Windows
         return None
     ask.restype = _MallocState
     ask.argtypes = ()
@@ -117,7 +117,7 @@ _ask_malloc: Final = _malloc_state()
 
 
 def heap() -> int:
-    """Bytes that the C library has given out and not got back; 0 where it does not say."""
+    """Bytes allocated by the C library; 0 if it does not report them."""
     if _ask_malloc is None:
         return 0
     state = _ask_malloc()
@@ -125,10 +125,10 @@ def heap() -> int:
 
 
 def _open_files() -> tuple[int, int]:
-    """How many descriptors are open, and how many of them are sockets.
+    """The number of open descriptors, and of sockets among them.
 
-    Not with `pathlib`, which makes each name known to the whole interpreter: its table of names, for which there are
-    new ones with each look, was made larger by half a MiB after some 400 looks, and that was all that grew.
+    Not with `pathlib`, which interns each name in the interpreter: its table of interned names grew by half a MiB
+    after some 400 samples, and that was the only growth.
     """
     files = connections = 0
     with suppress(OSError):
