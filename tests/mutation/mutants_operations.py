@@ -77,7 +77,7 @@ def a_drill_that_excuses_stale_writes(patch: pytest.MonkeyPatch) -> None:
 )
 def a_drill_in_which_every_takeover_is_in_time(patch: pytest.MonkeyPatch) -> None:
     """A holder is killed, and no takeover is too late for the objective."""
-    patch.setattr(model.Takeover, "in_time", True)
+    patch.setattr(model.MeasuredTakeover, "in_time", True)
 
 
 @keep(

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 from holdfast.drills.env import clocks
-from holdfast.drills.env.stage import Stage
-from holdfast.drills.model import Guard, Need, Plan
+from holdfast.drills.env.stage import DrillHarness
+from holdfast.drills.model import DrillPlan, Guard, Need
 from holdfast.drills.scenarios import (
     clock_jump,
     clock_lag,
@@ -75,42 +75,42 @@ class Drill:
     need: Need
     seconds: float  # approximate duration with a TTL of one second
     ttls: int  # the number of lease expiries that it waits for
-    play: Callable[[Stage, float], None]
+    play: Callable[[DrillHarness, float], None]
     plane: bool = False  # it runs a whole plane, possibly on a configured deployment
     cuts: bool = True  # it makes the store unreachable
 
-    def limit_s(self, plan: Plan) -> float:
+    def limit_s(self, plan: DrillPlan) -> float:
         """The time limit; afterwards every missing event counts as broken."""
         wanted = self.seconds if plan.duration_s is None else plan.duration_s
         return SLACK_S + 3.0 * (plan.load * wanted + self.ttls * plan.ttl_s)
 
 
-def _pause(stage: Stage, seconds: float) -> None:
+def _pause(stage: DrillHarness, seconds: float) -> None:
     rounds = pause.rounds_for(seconds, stage.plan.ttl_s, len(Guard))
     for guard in Guard:
         pause.play(stage, guard, rounds)
 
 
-def _kill(stage: Stage, seconds: float) -> None:
+def _kill(stage: DrillHarness, seconds: float) -> None:
     killing.play(stage, max(3, min(_KILLS, int(seconds / (stage.plan.ttl_s + 1.0)))))
     kill_plane.play(stage)
     if stage.plan.url is not None and stage.plan.deployment is None:
         stage.cannot.append("the plane used its own SQLite file: run it on a deployment with --config")
 
 
-def _compound(stage: Stage, seconds: float) -> None:
+def _compound(stage: DrillHarness, seconds: float) -> None:
     for _ in range(max(1, int(seconds / 2 / (2 * stage.plan.ttl_s + 2.0)))):
         for guard in (Guard.OFF, Guard.ON):
             compound.play(stage, guard)
 
 
-def _pause_and_delay(stage: Stage, seconds: float) -> None:
+def _pause_and_delay(stage: DrillHarness, seconds: float) -> None:
     rounds = pause.rounds_for(seconds, 1.5 * stage.plan.ttl_s, 2)
     for guard in (Guard.OFF, Guard.ON):
         pause_and_delay.play(stage, guard, rounds)
 
 
-def _failover(stage: Stage, seconds: float) -> None:
+def _failover(stage: DrillHarness, seconds: float) -> None:
     rounds = max(2, int(seconds / 12))
     for guard in (Guard.OFF, Guard.ON):
         failover.play(stage, guard, rounds)
@@ -122,7 +122,7 @@ def _failover(stage: Stage, seconds: float) -> None:
         quorum_loss.play_forgotten(stage, guard, rounds)
 
 
-def _clock(stage: Stage, seconds: float) -> None:
+def _clock(stage: DrillHarness, seconds: float) -> None:
     library = clocks.built(stage.directory)
     for _ in range(max(1, int(seconds / _CLOCK_S))):
         for guard in (Guard.OFF, Guard.ON):
@@ -135,15 +135,15 @@ def _clock(stage: Stage, seconds: float) -> None:
         suspend.play_namespace(stage)
 
 
-def _rolling_restart(stage: Stage, seconds: float) -> None:
+def _rolling_restart(stage: DrillHarness, seconds: float) -> None:
     rolling_restart.play(stage, max(1, int(seconds / rolling_restart.ROUND_S)))
 
 
-def _soak(stage: Stage, seconds: float) -> None:
+def _soak(stage: DrillHarness, seconds: float) -> None:
     soak.play(stage, seconds, drill)
 
 
-def _quick(stage: Stage, seconds: float) -> None:
+def _quick(stage: DrillHarness, seconds: float) -> None:
     for guard in Guard:
         pause.play(stage, guard, 2)
     killing.play(stage, 3)

@@ -32,7 +32,7 @@ class Guard(StrEnum):
     ON = "on"  # the fence is registered before the first read, and checked with every write
 
 
-class SpanKind(StrEnum):
+class FaultKind(StrEnum):
     """A fault that lasts for a while."""
 
     PAUSE = "paused"
@@ -43,23 +43,23 @@ class SpanKind(StrEnum):
     SPLIT = "cut in two"
 
 
-class Span(NamedTuple):
+class FaultSpan(NamedTuple):
     """A lasting fault, its beginning and end, and the affected worker (empty: all)."""
 
-    kind: SpanKind
+    kind: FaultKind
     who: str
     from_ns: int
     to_ns: int
 
 
-class Moment(NamedTuple):
+class FaultMoment(NamedTuple):
     """A momentary fault: a clock jump, a replaced server."""
 
     what: str  # short: it is a label in a picture
     at_ns: int
 
 
-class Takeover(NamedTuple):
+class MeasuredTakeover(NamedTuple):
     """The time from a failure until another worker could continue."""
 
     what: str
@@ -78,7 +78,7 @@ class Takeover(NamedTuple):
         return self.took_ns <= self.slo_ns
 
 
-class Figure(NamedTuple):
+class ReportFigure(NamedTuple):
     """One number of the report, as text."""
 
     name: str
@@ -86,7 +86,7 @@ class Figure(NamedTuple):
     note: str = ""
 
 
-class Claim(NamedTuple):
+class DrillClaim(NamedTuple):
     """A condition that must hold beyond the rules of histories, and whether it did."""
 
     text: str
@@ -113,7 +113,7 @@ def curve(name: str, times_ns: Iterable[int], from_ns: int, to_ns: int, width_ns
     return Curve(name, from_ns, width_ns, counts)
 
 
-class Line(NamedTuple):
+class PlotLine(NamedTuple):
     """A line of a plot of numbers."""
 
     name: str
@@ -126,7 +126,7 @@ class Plot(NamedTuple):
     title: str
     x: str  # the quantity of the horizontal axis, and its unit
     y: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tuple[float, float]]:
@@ -137,20 +137,20 @@ def thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tupl
 
 
 @dataclass(slots=True)
-class Scene:
+class SceneRecord:
     """The events of one arrangement."""
 
     title: str
     done: str  # the actions in one or two sentences
     guard: Guard | None  # None: there is no guarded resource
     history: list[Record] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    takeovers: list[Takeover] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
-    claims: list[Claim] = field(default_factory=list)
+    spans: list[FaultSpan] = field(default_factory=list)
+    takeovers: list[MeasuredTakeover] = field(default_factory=list)
+    figures: list[ReportFigure] = field(default_factory=list)
+    claims: list[DrillClaim] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[FaultMoment] = field(default_factory=list)
     excuses: frozenset[str] = frozenset()  # rules that no store promises under this fault; reported, not counted
     unread: int = 0  # unreadable lines of ledgers: a killed process may leave one
     dropped: int = 0  # records that a ledger could not write
@@ -162,10 +162,10 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedScene:
     """A scene with its verdict."""
 
-    scene: Scene
+    scene: SceneRecord
     losses: tuple[Violation, ...]  # violated rules that the scene was designed to violate
     violations: tuple[Violation, ...]  # violated rules without an excuse
     lost: int  # acknowledged updates that are missing from the resource
@@ -180,7 +180,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DrillVerdict:
     """The result of a drill."""
 
     drill: str
@@ -189,7 +189,7 @@ class Verdict:
     slo_s: float
     took_s: float
     replay: str  # the command to repeat it
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedScene, ...]
     cannot: tuple[str, ...] = ()  # the omitted scenes with the reasons
 
     @property
@@ -199,7 +199,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrillPlan:
     """The options of a drill run. Created by `planner.planned`, which validates them."""
 
     url: str | None = None  # None: the drill's own store

@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.drills.catalog import Drill
 from holdfast.drills.env.deployment import Deployment
 from holdfast.drills.env.stores import OWN
-from holdfast.drills.model import OWN_ONLY, Need, Plan
+from holdfast.drills.model import OWN_ONLY, DrillPlan, Need
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS, duration_ns
 
@@ -36,7 +36,7 @@ def planned(
     waiters: int | None = None,
     keys: int | None = None,
     deployment: Deployment | None = None,
-) -> Plan:
+) -> DrillPlan:
     """Return a plan, or raise `BadInput` with the option and the fix."""
     if store is not None and store not in OWN:
         raise BadInput("--store", f"{store!r} cannot be started here", f"use one of {', '.join(OWN)}")
@@ -55,7 +55,7 @@ def planned(
     longest = _SOAK_NS if drill.need is Need.STORES else _LONGEST_NS
     length = None if duration is None else duration_ns("--duration", duration, low_ns=NS, high_ns=longest) / NS
     crowd = _count("--waiters", waiters, _WAITERS_MAX), _count("--keys", keys, _KEYS_MAX)
-    return Plan(url, store or "sqlite", lease, bound, length, seed, *crowd, deployment)
+    return DrillPlan(url, store or "sqlite", lease, bound, length, seed, *crowd, deployment)
 
 
 def _count(option: str, number: int | None, most: int) -> int | None:

@@ -11,16 +11,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.drills.env.stage import Stage, Tell
+from holdfast.drills.env.stage import DrillHarness, ProgressCallback
 from holdfast.drills.env.stores import opened
-from holdfast.drills.model import OWN_ONLY, Need, Plan, Verdict
+from holdfast.drills.model import OWN_ONLY, DrillPlan, DrillVerdict, Need
 from holdfast.drills.verdict.leases import judge
 
 if TYPE_CHECKING:
     from holdfast.drills.catalog import Drill
 
 
-def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:
+def run(drill: Drill, plan: DrillPlan, tell: ProgressCallback, replay: str) -> DrillVerdict:
     """Run a drill and return its verdict. `replay` is the command that repeats it."""
     began = time.monotonic()
     if plan.deployment is not None:
@@ -29,7 +29,7 @@ def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:
         tempfile.TemporaryDirectory(prefix="holdfast-drill-") as directory,
         opened(plan, Path(directory), network=drill.need is Need.NETWORK, cuts=drill.cuts) as way,
     ):
-        stage = Stage(plan, way, Path(directory), tell, drill.limit_s(plan))
+        stage = DrillHarness(plan, way, Path(directory), tell, drill.limit_s(plan))
         try:
             drill.play(stage, drill.seconds if plan.duration_s is None else plan.duration_s)
         finally:
@@ -37,4 +37,4 @@ def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:
         judged = tuple(judge(scene) for scene in stage.scenes)
     shown = OWN_ONLY.get(drill.need, way.shown) if plan.deployment is None else plan.deployment.shown
     took_s = time.monotonic() - began
-    return Verdict(drill.name, shown, plan.ttl_s, plan.slo_seconds, took_s, replay, judged, tuple(stage.cannot))
+    return DrillVerdict(drill.name, shown, plan.ttl_s, plan.slo_seconds, took_s, replay, judged, tuple(stage.cannot))

@@ -32,7 +32,7 @@ from holdfast.drills.env.processes import tie_to
 from holdfast.drills.model import Guard
 from holdfast.drills.scenarios.retry_waves import contend
 from holdfast.drills.scenarios.soak_worker import Resident
-from holdfast.drills.scenarios.storm_worker import hoard, stand_in_line
+from holdfast.drills.scenarios.storm_worker import hold_leases, queue_waiters
 from holdfast.drills.verdict.account import Account, Balance
 from holdfast.drills.verdict.effects import Effects
 from holdfast.errors import BackendError, LeaseLost, LockBusy, NotOwner, PolicyDenied
@@ -45,7 +45,7 @@ _BREATH_S = 0.02
 T = TypeVar("T")
 
 
-class Worker:
+class DrillWorker:
     """Runs commands, and reports the results."""
 
     def __init__(
@@ -87,9 +87,9 @@ class Worker:
             "add": self.add,
             "serve": self.serve_items,
             "contend": self.contend,
-            "crowd": self.crowd,
-            "hoard": self.hoard,
-            "reside": self.reside,
+            "queue_waiters": self.queue_waiters,
+            "hold_leases": self.hold_leases,
+            "run_resident": self.run_resident,
         }
 
     def serve(self) -> None:
@@ -208,19 +208,19 @@ class Worker:
         found = contend(self._locks, key, delay, threads, holds, hold, seed, self._stop, ttl=self._ttl)
         self.tell("contended", **found)
 
-    def crowd(self, **wanted: Any) -> None:
+    def queue_waiters(self, **wanted: Any) -> None:
         """Run thousands of waiters for one lock in this process. See `drills.scenarios.storm_worker`."""
-        found = asyncio.run(stand_in_line(self._aio(), self._account, self._name, self.tell, **wanted))
-        self.tell("crowded", **found)
+        found = asyncio.run(queue_waiters(self._aio(), self._account, self._name, self.tell, **wanted))
+        self.tell("waiters_done", **found)
 
-    def hoard(self, **wanted: Any) -> None:
+    def hold_leases(self, **wanted: Any) -> None:
         """Keep thousands of leases in this process. See `drills.scenarios.storm_worker`."""
-        self.tell("hoarded", **asyncio.run(hoard(self._aio(), self.tell, prefix=self._prefix, **wanted)))
+        self.tell("leases_done", **asyncio.run(hold_leases(self._aio(), self.tell, prefix=self._prefix, **wanted)))
 
-    def reside(self, **wanted: Any) -> None:
+    def run_resident(self, **wanted: Any) -> None:
         """Use leases until told to stop. See `drills.scenarios.soak_worker`."""
         resident = Resident(self._aio(), self._locks, self._account, self._name, self._stop, **wanted)
-        self.tell("resided", **asyncio.run(resident.live()))
+        self.tell("resident_done", **asyncio.run(resident.live()))
 
     def _wait_for_go(self) -> None:
         self.tell("held_up")
@@ -267,7 +267,7 @@ def main() -> None:
     log = logging.getLogger("holdfast")
     log.addHandler(logging.NullHandler())
     log.propagate = False
-    Worker(**json.loads(sys.stdin.readline())).serve()
+    DrillWorker(**json.loads(sys.stdin.readline())).serve()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.drills.catalog import drill
 from holdfast.drills.env.redis_server import redis_server
-from holdfast.drills.model import Plan, Verdict
+from holdfast.drills.model import DrillPlan, DrillVerdict
 from holdfast.drills.runner import run
 from holdfast.errors import Misconfigured
 
@@ -35,7 +35,7 @@ def children() -> set[int]:
     return found
 
 
-def played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Verdict:
+def played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: DrillPlan) -> DrillVerdict:
     """Play a drill, and see that it leaves neither files nor threads."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = set(threading.enumerate())

@@ -23,12 +23,12 @@ from e2e.drills.drill_runs import SLO_S, children
 from holdfast.cli.app import run_app
 from holdfast.drills.catalog import drill
 from holdfast.drills.env.deployment import Deployment
-from holdfast.drills.env.nats import StreamPlace
-from holdfast.drills.env.plane import Plane
-from holdfast.drills.env.postgres import SchemaPlace
-from holdfast.drills.env.stage import Stage
+from holdfast.drills.env.nats import StreamBackend
+from holdfast.drills.env.plane import DrillPlane
+from holdfast.drills.env.postgres import SchemaBackend
+from holdfast.drills.env.stage import DrillHarness
 from holdfast.drills.env.workspace import lent_by
-from holdfast.drills.model import Plan
+from holdfast.drills.model import DrillPlan
 from holdfast.drills.permission import KEY
 from holdfast.drills.runner import run
 from holdfast.errors import BadInput, Misconfigured
@@ -188,15 +188,15 @@ def _tell(scene: str, text: str, *, good: bool | None = None) -> None:
 def test_a_drill_that_is_ended_early_leaves_nothing_in_the_deployment(staging: Staging) -> None:
     seen: list[Left] = []
 
-    def play(stage: Stage, _seconds: float) -> None:
-        with stage.scene("scene", "done", None) as it, Plane(it, {}) as plane:
+    def play(stage: DrillHarness, _seconds: float) -> None:
+        with stage.scene("scene", "done", None) as it, DrillPlane(it, {}) as plane:
             plane.submit(2, 0.0)
             assert [job.state for job in plane.jobs()] == ["PENDING", "PENDING"], "read from the quarters alone"
             seen.append(staging.left())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(replace(drill("rolling-restart"), play=play), Plan(deployment=staging.deployment), _tell, "")
+        run(replace(drill("rolling-restart"), play=play), DrillPlan(deployment=staging.deployment), _tell, "")
     [during] = seen
     assert (len(during.schemas), len(during.streams)) == (2, 2)
     assert staging.left() == MARKED
@@ -233,8 +233,8 @@ def test_marks_of_databases_and_buses_run_out_and_quarters_that_are_none_are_ref
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, bus, _ = staging.deployment.places
-    assert isinstance(database, SchemaPlace)
-    assert isinstance(bus, StreamPlace)
+    assert isinstance(database, SchemaBackend)
+    assert isinstance(bus, StreamBackend)
     limit = time.monotonic() + LIMIT_S
     for place in (database, bus):
         place.mark(1.0)
@@ -245,7 +245,7 @@ def test_marks_of_databases_and_buses_run_out_and_quarters_that_are_none_are_ref
         with pytest.raises(BadInput, match="--for"):
             place.mark(8 * 86_400.0)
     quarters = lent_by(staging.deployment)
-    monkeypatch.setattr(SchemaPlace, "quarter", lambda self, _name: self._url)  # as a pooler that drops options does
+    monkeypatch.setattr(SchemaBackend, "quarter", lambda self, _name: self._url)  # as a pooler that drops options does
     with pytest.raises(Misconfigured, match="does not let a connection choose its schema"):
         quarters.prepare()
     assert staging.left().schemas == ["holdfast_drill"]

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from e2e.drills.drill_runs import SLO_S, children, needs_redis, played
-from holdfast.drills.model import Guard, Judged, Plan, Verdict
+from holdfast.drills.model import DrillPlan, DrillVerdict, Guard, JudgedScene
 from holdfast.drills.scenarios.suspend import namespaces
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 
 
-def by_title(verdict: Verdict) -> dict[str, Judged]:
+def by_title(verdict: DrillVerdict) -> dict[str, JudgedScene]:
     return {each.scene.title: each for each in verdict.judged}
 
 
@@ -29,7 +29,7 @@ def test_failover_breaks_exclusion_and_loses_nothing_where_fences_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = children()
-    verdict = played("failover", tmp_path, monkeypatch, Plan(ttl_s=0.8, slo_s=SLO_S, duration_s=1))
+    verdict = played("failover", tmp_path, monkeypatch, DrillPlan(ttl_s=0.8, slo_s=SLO_S, duration_s=1))
     assert children() == before
     found = by_title(verdict)
     for fault in ("primary lost", "split brain", "quorum, a node forgets"):
@@ -59,7 +59,7 @@ def test_clocks_that_jump_and_hosts_that_sleep_lose_nothing_where_fences_are_che
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = children()
-    verdict = played("clock", tmp_path, monkeypatch, Plan(ttl_s=0.8, slo_s=SLO_S, duration_s=1))
+    verdict = played("clock", tmp_path, monkeypatch, DrillPlan(ttl_s=0.8, slo_s=SLO_S, duration_s=1))
     assert children() == before
     found = by_title(verdict)
     assert found["server's clock forward, without guards"].lost >= 2

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from e2e.drills.drill_runs import SLO_S, needs_redis, played
-from holdfast.drills.model import Guard, Judged, Plan, SpanKind, Verdict
+from holdfast.drills.model import DrillPlan, DrillVerdict, FaultKind, Guard, JudgedScene
 from holdfast.types import NS
 from support.campaigns import campaign
 
 
-def by_guard(verdict: Verdict) -> dict[Guard | None, Judged]:
+def by_guard(verdict: DrillVerdict) -> dict[Guard | None, JudgedScene]:
     return {each.scene.guard: each for each in verdict.judged}
 
 
@@ -25,13 +25,13 @@ def by_guard(verdict: Verdict) -> dict[Guard | None, Judged]:
 def test_pause_on_redis_loses_without_a_full_guard_and_nothing_with_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(own="redis", ttl_s=0.8, slo_s=SLO_S, duration_s=1)
+    plan = DrillPlan(own="redis", ttl_s=0.8, slo_s=SLO_S, duration_s=1)
     found = by_guard(played("pause", tmp_path, monkeypatch, plan))
     assert found[Guard.OFF].lost >= 2
     assert found[Guard.WRITES].lost >= 1  # the write that comes between the new owner's read and its write
     assert (found[Guard.ON].lost, found[Guard.ON].losses, found[Guard.ON].violations) == (0, (), ())
     assert found[Guard.ON].refused >= 2
-    pauses = [each for each in found[Guard.ON].scene.spans if each.kind is SpanKind.PAUSE]
+    pauses = [each for each in found[Guard.ON].scene.spans if each.kind is FaultKind.PAUSE]
     assert all(each.to_ns - each.from_ns > plan.ttl_ns for each in pauses)
 
 
@@ -40,7 +40,7 @@ def test_pause_on_redis_loses_without_a_full_guard_and_nothing_with_one(
 def test_kill_takes_over_from_dead_holders_and_ends_no_job_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = played("kill", tmp_path, monkeypatch, Plan(ttl_s=1.0, slo_s=SLO_S, duration_s=1))
+    verdict = played("kill", tmp_path, monkeypatch, DrillPlan(ttl_s=1.0, slo_s=SLO_S, duration_s=1))
     holders, plane = verdict.judged
     assert len(holders.scene.takeovers) >= 3
     assert plane.scene.takeovers, "the worker that was killed had jobs in hand, and somebody else ran them"
@@ -57,10 +57,10 @@ def test_kill_takes_over_from_dead_holders_and_ends_no_job_twice(
 def test_compound_has_failing_renewals_an_expiry_a_stale_release_and_a_late_write_in_one_scene(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(ttl_s=0.8, slo_s=SLO_S, duration_s=1)
+    plan = DrillPlan(ttl_s=0.8, slo_s=SLO_S, duration_s=1)
     found = by_guard(played("compound", tmp_path, monkeypatch, plan))
     for judged in found.values():
-        [outage] = [each for each in judged.scene.spans if each.kind is SpanKind.OUTAGE]
+        [outage] = [each for each in judged.scene.spans if each.kind is FaultKind.OUTAGE]
         assert outage.to_ns - outage.from_ns > plan.ttl_ns
         assert [each.text for each in judged.scene.claims if each.kept] == [
             "a lease that cannot be renewed is abandoned",
@@ -82,9 +82,9 @@ def test_outage_is_met_by_each_policy_as_it_promises_and_is_over_afterwards(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     length_s = campaign(3, 30)
-    verdict = played("outage", tmp_path, monkeypatch, Plan(own=own, ttl_s=1.0, slo_s=SLO_S, duration_s=length_s))
+    verdict = played("outage", tmp_path, monkeypatch, DrillPlan(own=own, ttl_s=1.0, slo_s=SLO_S, duration_s=length_s))
     [judged] = verdict.judged
-    [outage] = [each for each in judged.scene.spans if each.kind is SpanKind.OUTAGE]
+    [outage] = [each for each in judged.scene.spans if each.kind is FaultKind.OUTAGE]
     assert outage.to_ns - outage.from_ns >= length_s * NS
     texts = [each.text for each in judged.scene.claims]
     assert "fail_open continues without the store" in texts
@@ -99,7 +99,7 @@ def test_outage_is_met_by_each_policy_as_it_promises_and_is_over_afterwards(
 def test_retry_waves_serve_everybody_and_are_flattened_by_jitter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = played("retry-waves", tmp_path, monkeypatch, Plan(ttl_s=5.0, slo_s=SLO_S, duration_s=3, seed=7))
+    verdict = played("retry-waves", tmp_path, monkeypatch, DrillPlan(ttl_s=5.0, slo_s=SLO_S, duration_s=3, seed=7))
     compared, *rest, simulated = verdict.judged
     assert [each.scene.title for each in rest] == [each.name for each in compared.scene.curves]
     assert len(rest) == 3
@@ -113,11 +113,11 @@ def test_retry_waves_serve_everybody_and_are_flattened_by_jitter(
 def test_pauses_and_a_slow_network_at_once_lose_nothing_with_guards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = played("pause-and-delay", tmp_path, monkeypatch, Plan(ttl_s=1.0, slo_s=SLO_S, duration_s=1))
+    verdict = played("pause-and-delay", tmp_path, monkeypatch, DrillPlan(ttl_s=1.0, slo_s=SLO_S, duration_s=1))
     found = by_guard(verdict)
     assert found[Guard.OFF].lost >= 2
     assert found[Guard.ON].lost == 0
-    assert {each.kind for each in found[Guard.ON].scene.spans} == {SpanKind.PAUSE, SpanKind.DELAY}
+    assert {each.kind for each in found[Guard.ON].scene.spans} == {FaultKind.PAUSE, FaultKind.DELAY}
 
 
 @pytest.mark.timeout(240)
@@ -125,7 +125,7 @@ def test_pauses_and_a_slow_network_at_once_lose_nothing_with_guards(
 def test_a_rolling_restart_loses_nothing_and_waits_for_no_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = played("rolling-restart", tmp_path, monkeypatch, Plan(duration_s=1))
+    verdict = played("rolling-restart", tmp_path, monkeypatch, DrillPlan(duration_s=1))
     [judged] = verdict.judged
-    assert [each.kind for each in judged.scene.spans] == [SpanKind.RESTART] * 4
+    assert [each.kind for each in judged.scene.spans] == [FaultKind.RESTART] * 4
     assert {"no attempt is wasted", "no lease is waited out"} <= {each.text for each in judged.scene.claims}

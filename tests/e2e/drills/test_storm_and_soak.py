@@ -10,8 +10,8 @@ import pytest
 
 from e2e.drills.drill_runs import SLO_S, needs_redis, played
 from holdfast.drills.catalog import drill
-from holdfast.drills.env.processes import Crew, Stalled
-from holdfast.drills.model import Plan
+from holdfast.drills.env.processes import DrillWorkers, Stalled
+from holdfast.drills.model import DrillPlan
 from holdfast.drills.runner import run
 from holdfast.drills.scenarios import soak, storm
 from holdfast.drills.verdict.resource_usage import MIB
@@ -26,7 +26,7 @@ def test_everybody_in_a_storm_is_served_in_order_and_leaves_nothing(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storm, "PROCESSES", 2)
-    verdict = played("storm", tmp_path, monkeypatch, Plan(own=own, waiters=120, keys=120))
+    verdict = played("storm", tmp_path, monkeypatch, DrillPlan(own=own, waiters=120, keys=120))
     plain, fair, leases = verdict.judged
     for each in (plain, fair):
         assert "120 served" in each.scene.claims[0].seen
@@ -46,7 +46,7 @@ def test_a_soak_plays_its_mixture_beside_residents_whose_history_breaks_no_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soak, "MIXTURE", (soak.Piece("compound", "sqlite", 1.0),))
-    verdict = played("soak", tmp_path, monkeypatch, Plan(slo_s=SLO_S, duration_s=1))
+    verdict = played("soak", tmp_path, monkeypatch, DrillPlan(slo_s=SLO_S, duration_s=1))
     rounds, sqlite, redis = verdict.judged
     told = {each.name: each.value for each in rounds.scene.figures}
     assert (told["compound on sqlite"], told["updates lost without full guards"]) == ("1 passed", "1")
@@ -69,7 +69,7 @@ def test_a_resident_that_does_not_start_fails_the_soak_with_its_reason(monkeypat
     def died(*_: object) -> None:
         raise Stalled("resident died, and nobody had asked for it")
 
-    monkeypatch.setattr(Crew, "enter", died)
+    monkeypatch.setattr(DrillWorkers, "enter", died)
     monkeypatch.setattr(soak, "run", interrupted)
     monkeypatch.setattr(soak, "redis_server", no_redis)
     told: list[str] = []
@@ -77,7 +77,7 @@ def test_a_resident_that_does_not_start_fails_the_soak_with_its_reason(monkeypat
     def tell(scene: str, text: str, *, good: bool | None = None) -> None:
         told.append(f"{scene}: {text} ({good})")
 
-    verdict = run(drill("soak"), Plan(duration_s=600), tell, "holdfast drill soak")
+    verdict = run(drill("soak"), DrillPlan(duration_s=600), tell, "holdfast drill soak")
     assert not verdict.passed
     assert "resident on SQLite: resident died, and nobody had asked for it (False)" in told
     _, resident = verdict.judged
@@ -88,7 +88,7 @@ def test_a_resident_that_does_not_start_fails_the_soak_with_its_reason(monkeypat
 def test_ctrl_c_ends_a_soak_with_the_verdict_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "run", interrupted)
     monkeypatch.setattr(soak, "redis_server", no_redis)
-    verdict = played("soak", tmp_path, monkeypatch, Plan(slo_s=SLO_S, duration_s=600))
+    verdict = played("soak", tmp_path, monkeypatch, DrillPlan(slo_s=SLO_S, duration_s=600))
     assert verdict.passed
     assert any("ended early" in each for each in verdict.cannot)
     assert "the resident on Redis: there is no Redis here" in verdict.cannot
@@ -97,8 +97,8 @@ def test_ctrl_c_ends_a_soak_with_the_verdict_so_far(tmp_path: Path, monkeypatch:
 
 LOOKS = """
 import socket
-from holdfast.drills.verdict.resource_usage import Samples, heap
-samples, ends = Samples(), [socket.socket() for _ in range(50)]
+from holdfast.drills.verdict.resource_usage import UsageSamples, heap
+samples, ends = UsageSamples(), [socket.socket() for _ in range(50)]
 samples.look()
 before = heap()
 for _ in range(400):

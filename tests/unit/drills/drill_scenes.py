@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.drills.model import Claim, Curve, Figure, Guard, Scene, Span, SpanKind, Takeover, Verdict
+from holdfast.drills.model import (
+    Curve,
+    DrillClaim,
+    DrillVerdict,
+    FaultKind,
+    FaultSpan,
+    Guard,
+    MeasuredTakeover,
+    ReportFigure,
+    SceneRecord,
+)
 from holdfast.types import NS
 
 KEY = "holdfast:drill:test:1:account"
@@ -53,30 +63,32 @@ def guarded() -> list[Record]:
     return [*overtaken()[:-1], refused("ada", 1, 1.7, seen=2)]
 
 
-def scene(guard: Guard | None, history: list[Record], **more: list[Takeover] | list[Claim] | list[Span]) -> Scene:
+def scene(
+    guard: Guard | None, history: list[Record], **more: list[MeasuredTakeover] | list[DrillClaim] | list[FaultSpan]
+) -> SceneRecord:
     """A scene with this history."""
-    return Scene("a <scene>", "something & something else was done.", guard, history, **more)  # type: ignore[arg-type]  # each to its own field
+    return SceneRecord("a <scene>", "something & something else was done.", guard, history, **more)  # type: ignore[arg-type]  # each to its own field
 
 
-def full_scene(guard: Guard, history: list[Record]) -> Scene:
+def full_scene(guard: Guard, history: list[Record]) -> SceneRecord:
     """One with everything that a report can show."""
     made = scene(
         guard,
         history,
         spans=[
-            Span(SpanKind.PAUSE, "ada", NS // 2, 17 * NS // 10),
-            Span(SpanKind.OUTAGE, "", NS // 4, NS),
-            Span(SpanKind.DOWN, "ben", 2 * NS, 3 * NS),
+            FaultSpan(FaultKind.PAUSE, "ada", NS // 2, 17 * NS // 10),
+            FaultSpan(FaultKind.OUTAGE, "", NS // 4, NS),
+            FaultSpan(FaultKind.DOWN, "ben", 2 * NS, 3 * NS),
         ],
-        takeovers=[Takeover("a holder that was <stopped>", NS // 2, 3 * NS // 2, 2 * NS)],
-        claims=[Claim("it is so", kept=True, seen="yes"), Claim("it is & so", kept=False, seen="no")],
+        takeovers=[MeasuredTakeover("a holder that was <stopped>", NS // 2, 3 * NS // 2, 2 * NS)],
+        claims=[DrillClaim("it is so", kept=True, seen="yes"), DrillClaim("it is & so", kept=False, seen="no")],
     )
-    made.figures.append(Figure("additions", "2", "each is 1"))
+    made.figures.append(ReportFigure("additions", "2", "each is 1"))
     made.curves.append(Curve("retries", 0, NS // 2, [3, 0, 1]))
     return made
 
 
-def verdict(*judged: object) -> Verdict:
+def verdict(*judged: object) -> DrillVerdict:
     """A verdict over scenes that were judged."""
     replay = "holdfast drill pause --ttl 1"
-    return Verdict("pause", "a <store>", 1.0, 2.0, 12.3, replay, judged, ("a & b",))  # type: ignore[arg-type]  # they are
+    return DrillVerdict("pause", "a <store>", 1.0, 2.0, 12.3, replay, judged, ("a & b",))  # type: ignore[arg-type]  # they are

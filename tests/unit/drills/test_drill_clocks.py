@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.history.events import EventKind, Record
 from holdfast.drills.env import clocks
-from holdfast.drills.env.clocks import Epoch, Moved, Offsets, true_ns
+from holdfast.drills.env.clocks import Epoch, MovedClocks, Offsets, true_ns
 from holdfast.drills.scenarios import suspend
 from holdfast.errors import Misconfigured
 from holdfast.types import NS
@@ -33,7 +33,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="clocks 
 
 @linux
 def test_a_running_process_sees_its_clocks_move_and_the_monotonic_one_stay(tmp_path: Path) -> None:
-    with Moved(tmp_path / "clock", clocks.built(tmp_path)) as moved:
+    with MovedClocks(tmp_path / "clock", clocks.built(tmp_path)) as moved:
         words = [sys.executable, "-c", LOOK, str(moved.path)]
         environment = {**os.environ, **moved.environment}
         with subprocess.Popen(
@@ -84,7 +84,7 @@ def test_a_deadline_that_a_suspended_host_slept_through_passed_when_it_fell_asle
 
 
 def test_all_times_of_a_record_are_corrected_and_nothing_else(tmp_path: Path) -> None:
-    with Moved(tmp_path / "clock", tmp_path / "none.so") as moved:
+    with MovedClocks(tmp_path / "clock", tmp_path / "none.so") as moved:
         moved.epochs.append(Epoch(100 * NS, HOUR))
         told = Record(EventKind.LOST, 102 * NS + HOUR, "k", fence=7, began_ns=99 * NS, until_ns=100 * NS + 1)
         right = moved.corrected(told)

@@ -13,10 +13,10 @@ import holdfast
 from holdfast.cli.app import run_app
 from holdfast.cli.commands import drill as drilling
 from holdfast.drills.catalog import drill
-from holdfast.drills.env.backends import FilePlace, LeasePlace, with_option
+from holdfast.drills.env.backends import FileBackend, LeaseBackend, with_option
 from holdfast.drills.env.deployment import Deployment
-from holdfast.drills.env.nats import StreamPlace
-from holdfast.drills.env.postgres import SchemaPlace
+from holdfast.drills.env.nats import StreamBackend
+from holdfast.drills.env.postgres import SchemaBackend
 from holdfast.drills.env.workspace import lease_times, lent_by, own
 from holdfast.drills.planner import planned
 from holdfast.errors import BadInput
@@ -68,28 +68,28 @@ def test_processes_on_a_deployment_have_its_settings_and_places_of_their_own(
 
 def test_options_of_the_environment_are_kept_beside_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGOPTIONS", "-c work_mem=8MB")
-    found = SchemaPlace("database", "postgresql://db/plane").quarter("0a1b2c3d")
+    found = SchemaBackend("database", "postgresql://db/plane").quarter("0a1b2c3d")
     assert found == "postgresql://db/plane?options=-c%20work_mem%3D8MB%20-c%20search_path%3Dholdfast_drill_0a1b2c3d"
     assert with_option("nats://bus", "stream", "A B") == "nats://bus?stream=A%20B"
 
 
 @pytest.mark.parametrize("before", ["redis://a", "unix:///run/redis.sock", "redlock://a,b,c/1"])
 def test_leases_of_a_drill_are_below_the_prefix_that_leases_have_there_anyway(before: str) -> None:
-    found = LeasePlace("leases", f"{before}?prefix=team%3A&namespace=n").quarter("0a1b2c3d")
+    found = LeaseBackend("leases", f"{before}?prefix=team%3A&namespace=n").quarter("0a1b2c3d")
     assert found == f"{before}?namespace=n&prefix=team%3Aholdfast%3Adrill%3A0a1b2c3d%3A"
-    assert LeasePlace("leases", before).quarter("0a1b2c3d") == f"{before}?prefix=holdfast%3Adrill%3A0a1b2c3d%3A"
+    assert LeaseBackend("leases", before).quarter("0a1b2c3d") == f"{before}?prefix=holdfast%3Adrill%3A0a1b2c3d%3A"
 
 
 @pytest.mark.parametrize(
     ("text", "places"),
     [
-        ("", [FilePlace]),
-        ('database = "sqlite:///plane.db?synchronous=normal"\n', [FilePlace]),
-        ('database = "sqlite:///plane.db"\nleases = "redis://leases"\n', [FilePlace, LeasePlace]),
-        ('database = "postgres://db/plane"\nleases = "sqlite:///leases.db"\n', [SchemaPlace, FilePlace]),
+        ("", [FileBackend]),
+        ('database = "sqlite:///plane.db?synchronous=normal"\n', [FileBackend]),
+        ('database = "sqlite:///plane.db"\nleases = "redis://leases"\n', [FileBackend, LeaseBackend]),
+        ('database = "postgres://db/plane"\nleases = "sqlite:///leases.db"\n', [SchemaBackend, FileBackend]),
         (
             'database = "postgresql://db/plane"\nbus = "nats://bus"\nleases = "rediss://leases"\n',
-            [SchemaPlace, StreamPlace, LeasePlace],
+            [SchemaBackend, StreamBackend, LeaseBackend],
         ),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_deployment_may_be_embedded_in_part(tmp_path: Path, text: str, places:
 
 
 def test_asking_whether_a_file_is_marked_neither_makes_it_nor_changes_it(tmp_path: Path) -> None:
-    place = FilePlace("database", f"sqlite:///{tmp_path}/plane.db?synchronous=normal")
+    place = FileBackend("database", f"sqlite:///{tmp_path}/plane.db?synchronous=normal")
     assert not place.is_marked()
     assert not place.unmark()
     assert not place.path.exists()
@@ -110,7 +110,7 @@ def test_asking_whether_a_file_is_marked_neither_makes_it_nor_changes_it(tmp_pat
 
 
 def test_a_quarter_of_a_file_is_a_file_beside_it_and_goes_without_its_neighbours(tmp_path: Path) -> None:
-    place = FilePlace("database", f"sqlite:///{tmp_path}/plane[1].db?synchronous=normal")
+    place = FileBackend("database", f"sqlite:///{tmp_path}/plane[1].db?synchronous=normal")
     place.mark(60)
     assert place.is_marked()
     url = place.quarter("0a1b2c3d")

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.drills.model import Guard, Moment, Scene, Span, SpanKind
+from holdfast.drills.model import FaultKind, FaultMoment, FaultSpan, Guard, SceneRecord
 from holdfast.drills.report import timeline
 from holdfast.drills.report.html import page
 from holdfast.drills.report.json import as_dict
@@ -22,7 +22,7 @@ def lost(who: str, fence: int, at_s: float) -> Record:
     return Record(EventKind.LOST, at_ns, KEY, "drill", f"{who}@host:1/x", fence, reason="stolen", until_ns=at_ns + NS)
 
 
-def both_sides(*then: Record, fence: int = 2) -> Scene:
+def both_sides(*then: Record, fence: int = 2) -> SceneRecord:
     """Ada and Ben are granted the lock by two sides, and hold it together for 0.4 s."""
     history = [grant("ada", 1, 0.0), grant("ben", fence, 0.5), lost("ada", 1, 0.9), release("ben", fence, 2.0)]
     made = scene(Guard.ON, [*history, *then])
@@ -74,8 +74,12 @@ def test_an_excuse_does_not_take_a_loss_out_of_the_scenes_that_are_there_to_show
 
 def test_the_timeline_marks_the_moment_of_the_fault_and_the_cut_and_explains_both() -> None:
     made = both_sides(write("ben", 2, 0.6, value=1, based_on=0))
-    made.moments += [Moment("cut in two", NS // 5), Moment("+1 <h>", NS // 4), Moment("healed", 3 * NS // 2)]
-    made.spans.append(Span(SpanKind.SPLIT, "", NS // 5, 3 * NS // 2))
+    made.moments += [
+        FaultMoment("cut in two", NS // 5),
+        FaultMoment("+1 <h>", NS // 4),
+        FaultMoment("healed", 3 * NS // 2),
+    ]
+    made.spans.append(FaultSpan(FaultKind.SPLIT, "", NS // 5, 3 * NS // 2))
     picture = timeline.timeline(made)
     assert picture is not None
     tree = ET.fromstring(picture)
@@ -90,7 +94,7 @@ def test_the_timeline_marks_the_moment_of_the_fault_and_the_cut_and_explains_bot
 
 def test_what_was_excused_and_when_is_in_the_report_and_in_the_json() -> None:
     made = both_sides(write("ben", 2, 0.6, value=1, based_on=0))
-    made.moments.append(Moment("failover", NS // 2))
+    made.moments.append(FaultMoment("failover", NS // 2))
     told = verdict(judge(made))
     assert "permits under such a fault" in page(told, "today")
     [shown] = as_dict(told)["scenes"]

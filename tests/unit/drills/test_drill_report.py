@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from holdfast.drills.catalog import DRILLS, NAMES
-from holdfast.drills.model import Guard, Takeover
+from holdfast.drills.model import Guard, MeasuredTakeover
 from holdfast.drills.report import charts, timeline
 from holdfast.drills.report.html import page
 from holdfast.drills.report.json import as_dict
@@ -106,7 +106,7 @@ def test_there_is_no_timeline_where_there_is_nothing_or_too_much_to_see() -> Non
 
 
 def test_takeovers_beyond_the_slo_stand_out_and_many_are_cut_to_the_slowest() -> None:
-    found = [Takeover(f"no {number}", 0, number * NS, 50 * NS) for number in range(1, 60)]
+    found = [MeasuredTakeover(f"no {number}", 0, number * NS, 50 * NS) for number in range(1, 60)]
     picture = charts.takeovers(found)
     assert picture is not None
     tree = ET.fromstring(picture)

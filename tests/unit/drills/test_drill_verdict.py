@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.drills.model import Claim, Guard, Plan, Takeover, curve
+from holdfast.drills.model import DrillClaim, DrillPlan, Guard, MeasuredTakeover, curve
 from holdfast.drills.report.html import summary
 from holdfast.drills.scenarios import retry_waves
 from holdfast.drills.scenarios.outage import Outage, judge_class, judge_history
-from holdfast.drills.verdict.effects import Attempt, Tally
+from holdfast.drills.verdict.effects import EffectAttempt, EffectTally
 from holdfast.drills.verdict.leases import judge, overwritten, plain, slowest
 from holdfast.drills.verdict.plane import taken_over, undelayed, whole
 from holdfast.types import NS
@@ -72,15 +72,17 @@ def test_lost_updates_are_those_that_the_last_version_is_not_built_upon() -> Non
 
 @pytest.mark.requires("R140")
 def test_a_takeover_beyond_the_slo_fails_the_scene_with_both_numbers() -> None:
-    late = Takeover("a holder killed", 0, 3 * NS, 2 * NS)
-    judged = judge(scene(Guard.ON, guarded(), takeovers=[Takeover("another", 0, NS, 2 * NS), late]))
+    late = MeasuredTakeover("a holder killed", 0, 3 * NS, 2 * NS)
+    judged = judge(scene(Guard.ON, guarded(), takeovers=[MeasuredTakeover("another", 0, NS, 2 * NS), late]))
     assert judged.problems == ("a holder killed: taken over after 3.00 s, and the SLO is 2 s",)
     assert slowest(judged.scene.takeovers) == late
     assert slowest([]) is None
 
 
 def test_broken_claims_and_incomplete_histories_fail_the_scene() -> None:
-    made = scene(None, [], claims=[Claim("kept", kept=True, seen="1"), Claim("not kept", kept=False, seen="2")])
+    made = scene(
+        None, [], claims=[DrillClaim("kept", kept=True, seen="1"), DrillClaim("not kept", kept=False, seen="2")]
+    )
     made.dropped = 3
     told = "3 records were dropped by a ledger, so the history is incomplete"
     assert judge(made).problems == ("not kept: 2", told)
@@ -105,17 +107,17 @@ def test_a_violation_of_any_rule_can_be_told() -> None:
 
 @pytest.mark.requires("R90")
 def test_each_error_policy_is_held_to_what_it_promises_of_an_outage() -> None:
-    full, bare = Attempt(1, "w", 7, 9 * NS), Attempt(2, "w", None, 15 * NS)
+    full, bare = EffectAttempt(1, "w", 7, 9 * NS), EffectAttempt(2, "w", None, 15 * NS)
 
-    def kept(policy: str, attempts: list[Attempt], tally: Tally) -> list[bool]:
+    def kept(policy: str, attempts: list[EffectAttempt], tally: EffectTally) -> list[bool]:
         return [each.kept for each in judge_class(policy, attempts, tally)]
 
-    assert kept("fail_closed", [full], Tally(1, 1, 0, 0)) == [True, True]
-    assert kept("fail_closed", [full, bare], Tally(2, 2, 0, 1)) == [False, True]
-    assert kept("wait", [full], Tally(2, 1, 1, 0)) == [True, False]
-    assert kept("fail_open", [full, bare, bare], Tally(3, 2, 1, 2)) == [True, True]
-    assert kept("fail_open", [full], Tally(1, 1, 0, 0)) == [False, True]
-    assert kept("fail_open", [full, bare], Tally(3, 1, 1, 2)) == [True, False]
+    assert kept("fail_closed", [full], EffectTally(1, 1, 0, 0)) == [True, True]
+    assert kept("fail_closed", [full, bare], EffectTally(2, 2, 0, 1)) == [False, True]
+    assert kept("wait", [full], EffectTally(2, 1, 1, 0)) == [True, False]
+    assert kept("fail_open", [full, bare, bare], EffectTally(3, 2, 1, 2)) == [True, True]
+    assert kept("fail_open", [full], EffectTally(1, 1, 0, 0)) == [False, True]
+    assert kept("fail_open", [full, bare], EffectTally(3, 1, 1, 2)) == [True, False]
 
 
 @pytest.mark.requires("R97")
@@ -136,7 +138,7 @@ def test_grants_of_a_store_that_is_away_and_fallbacks_after_recovery_are_found_o
 @pytest.mark.requires("R131")
 def test_a_plane_that_lost_a_job_or_ended_one_twice_is_found_out() -> None:
     def kept(submitted: int, states: dict[str, int], ends: list[int], effects: int) -> list[bool]:
-        return [each.kept for each in whole(submitted, states, ends, Tally(9, effects, 0, 0))]
+        return [each.kept for each in whole(submitted, states, ends, EffectTally(9, effects, 0, 0))]
 
     assert kept(2, {"SUCCEEDED": 2}, [1, 1], 2) == [True, True, True]
     assert kept(2, {"SUCCEEDED": 1, "FAILED": 1}, [1, 1], 2) == [False, True, True]
@@ -147,7 +149,7 @@ def test_a_plane_that_lost_a_job_or_ended_one_twice_is_found_out() -> None:
 
 @pytest.mark.requires("R130")
 def test_takeover_of_a_job_is_from_the_death_to_its_next_attempt() -> None:
-    attempts = [Attempt(1, "a", 1, 5 * NS), Attempt(1, "b", 2, 9 * NS), Attempt(1, "c", 3, 12 * NS)]
+    attempts = [EffectAttempt(1, "a", 1, 5 * NS), EffectAttempt(1, "b", 2, 9 * NS), EffectAttempt(1, "c", 3, 12 * NS)]
     [found] = taken_over("a worker killed", [1, 1, 2], attempts, 6 * NS, 4 * NS)
     assert (found.took_ns, found.in_time) == (3 * NS, True)
 
@@ -166,5 +168,5 @@ def test_moments_are_counted_by_stretches_of_time() -> None:
 
 
 def test_without_a_stated_slo_it_is_the_ttl_and_a_second() -> None:
-    assert Plan(ttl_s=3.0).slo_ns == 4 * NS
-    assert Plan(ttl_s=3.0, slo_s=1.5).slo_ns == 3 * NS // 2
+    assert DrillPlan(ttl_s=3.0).slo_ns == 4 * NS
+    assert DrillPlan(ttl_s=3.0, slo_s=1.5).slo_ns == 3 * NS // 2

@@ -11,12 +11,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from holdfast.drills.catalog import DRILLS, drill
-from holdfast.drills.model import Claim, Guard, Line, Plot, thinned
+from holdfast.drills.model import DrillClaim, Guard, Plot, PlotLine, thinned
 from holdfast.drills.planner import planned
 from holdfast.drills.report import charts
 from holdfast.drills.report.html import page
-from holdfast.drills.scenarios.soak import FAILURES_MAX, MIXTURE, Tally
-from holdfast.drills.verdict.leaks import ENOUGH, LIMITS, WARM_UP, course, flat_figures, flat_plots, judge_flat
+from holdfast.drills.scenarios.soak import FAILURES_MAX, MIXTURE, SoakTally
+from holdfast.drills.verdict.leaks import ENOUGH, LIMITS, WARM_UP, flat_figures, flat_plots, judge_flat, trend_of
 from holdfast.drills.verdict.leases import judge
 from holdfast.drills.verdict.resource_usage import MIB, Usage, heap, usage
 from holdfast.errors import BadInput
@@ -46,7 +46,7 @@ def samples(growth: Mapping[str, float] = MappingProxyType({}), number: int = 60
     return found
 
 
-def broken(found: list[Usage]) -> list[Claim]:
+def broken(found: list[Usage]) -> list[DrillClaim]:
     return [each for each in judge_flat(found) if not each.kept]
 
 
@@ -119,7 +119,7 @@ def test_memory_that_the_system_does_not_tell_is_not_said_to_be_flat() -> None:
 def test_too_few_samples_say_nothing() -> None:
     few = samples(number=int(ENOUGH / (1 - WARM_UP)) - 2)
     assert list(judge_flat(few)) == []
-    assert course(few, "files") is None
+    assert trend_of(few, "files") is None
     assert list(flat_figures(few)) == []
 
 
@@ -138,8 +138,8 @@ def test_the_figures_and_curves_of_a_resident_are_for_people() -> None:
 
 
 def test_a_plot_of_nothing_is_left_out_and_one_of_a_single_point_is_drawn() -> None:
-    assert charts.lines(Plot("nothing", "s", "n", [Line("none", [])])) is None
-    assert "<svg" in (charts.lines(Plot("one", "s", "n", [Line("a <b>", [(0.0, 0.0)])])) or "")
+    assert charts.lines(Plot("nothing", "s", "n", [PlotLine("none", [])])) is None
+    assert "<svg" in (charts.lines(Plot("one", "s", "n", [PlotLine("a <b>", [(0.0, 0.0)])])) or "")
     assert [charts.step(each) for each in (0, 6, 7, 60, 0.6, 25)] == pytest.approx([1, 1, 2, 10, 0.1, 5])
     assert thinned([(float(each), 0.0) for each in range(1_000)], 3) == [(0.0, 0.0), (500.0, 0.0), (999.0, 0.0)]
 
@@ -153,8 +153,8 @@ def test_curves_are_part_of_the_page() -> None:
 
 
 def test_of_drills_only_counts_are_kept_and_one_that_fails_fails_the_soak() -> None:
-    tally = Tally(rounds=1)
-    bad = scene(Guard.ON, guarded(), claims=[Claim("it holds", kept=False, seen="it does not")])
+    tally = SoakTally(rounds=1)
+    bad = scene(Guard.ON, guarded(), claims=[DrillClaim("it holds", kept=False, seen="it does not")])
     tally.add("pause on redis", verdict(judge(scene(Guard.ON, guarded())), judge(scene(Guard.OFF, overtaken()))))
     assert (tally.grants, tally.refused, tally.lost_bare, tally.lost_guarded) == (4, 1, 1, 0)
     assert all(each.kept for each in tally.claims())

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from holdfast.drills.catalog import drill
-from holdfast.drills.model import KEYS, WAITERS, Claim, Plan
+from holdfast.drills.model import KEYS, WAITERS, DrillClaim, DrillPlan
 from holdfast.drills.planner import planned
 from holdfast.drills.verdict.resource_usage import MIB, Usage, usage
 from holdfast.drills.verdict.storm import (
-    Hoard,
-    Waits,
+    LeaseReport,
+    WaiterReport,
     first_half,
-    hoard_figures,
-    judge_hoards,
+    judge_leases,
     judge_waits,
     lead,
+    lease_figures,
     memory_plot,
     wait_figures,
     wait_plot,
@@ -31,32 +31,32 @@ FULL = EMPTY._replace(at_ns=NS, resident=54 * MIB, objects=125_000)
 AFTER = EMPTY._replace(at_ns=20 * NS, resident=54 * MIB, objects=101_000)
 
 
-def waits(place: int, processes: int = 4, every_ns: int = 4 * MS) -> Waits:
+def waits(place: int, processes: int = 4, every_ns: int = 4 * MS) -> WaiterReport:
     """A process of a storm that took turns with the others."""
     got = [NS + (number * processes + place) * every_ns for number in range(EACH)]
     came = [number * MS // 10 for number in range(EACH)]
-    return Waits(
+    return WaiterReport(
         f"process-{place + 1}", range(EACH), came, got, 0, 0, 0, 3 * EACH, EACH, True, EMPTY, FULL, AFTER, [FULL]
     )
 
 
-def shortened(each: Waits, **counts: int) -> Waits:
+def shortened(each: WaiterReport, **counts: int) -> WaiterReport:
     """The same, with one fewer served."""
     less = len(each.who) - 1
     columns = {"who": each.who[:less], "came_ns": each.came_ns[:less], "got_ns": each.got_ns[:less]}
     return each._replace(**columns, **counts)  # type: ignore[arg-type]  # by name
 
 
-def hoard(place: int) -> Hoard:
+def hoard(place: int) -> LeaseReport:
     """A process that kept its leases."""
-    return Hoard(f"process-{place + 1}", EACH, 0, 0, 0, 2 * EACH, 90, 40.0, EMPTY, FULL, AFTER, [FULL])
+    return LeaseReport(f"process-{place + 1}", EACH, 0, 0, 0, 2 * EACH, 90, 40.0, EMPTY, FULL, AFTER, [FULL])
 
 
-def broken(claims: Sequence[Claim]) -> list[str]:
+def broken(claims: Sequence[DrillClaim]) -> list[str]:
     return [each.text for each in claims if not each.kept]
 
 
-def judged(found: Sequence[Waits], *, fair: bool = True) -> list[str]:
+def judged(found: Sequence[WaiterReport], *, fair: bool = True) -> list[str]:
     done = sum(len(each.who) - each.refused for each in found)
     return broken(list(judge_waits(found, 4 * EACH, done, fair=fair)))
 
@@ -75,7 +75,7 @@ def test_a_storm_in_which_everybody_takes_turns_is_as_it_must_be(fair: bool) -> 
     assert memory_plot(found).lines[0].points[-1][1] == 54
 
 
-Spoil = Callable[[Waits], Waits]
+Spoil = Callable[[WaiterReport], WaiterReport]
 
 
 @pytest.mark.requires("R48", "R68")
@@ -86,10 +86,10 @@ Spoil = Callable[[Waits], Waits]
         (lambda each: each._replace(refused=1), "does its work once"),
         (lambda each: each._replace(who=[1, 0, *range(2, EACH)]), "no waiter overtakes"),
         (lambda each: each._replace(asked=20 * EACH), "requests"),
-        (lambda each: each._replace(in_line=FULL._replace(resident=100 * MIB)), "KiB for a waiter"),
+        (lambda each: each._replace(queued=FULL._replace(resident=100 * MIB)), "KiB for a waiter"),
         (lambda each: each._replace(samples=[FULL._replace(resident=100 * MIB)]), "KiB for a waiter"),
         (lambda each: each._replace(after=AFTER._replace(objects=120_000)), "memory is freed"),
-        (lambda each: each._replace(bystander_held=False), "kept through the storm"),
+        (lambda each: each._replace(unrelated_held=False), "kept through the storm"),
     ],
 )
 def test_each_thing_that_goes_wrong_is_said(spoil: Spoil, text: str) -> None:
@@ -114,8 +114,8 @@ def test_a_process_that_is_served_only_after_the_others_has_starved() -> None:
 
 def test_leases_that_are_all_kept_and_given_back_are_as_they_must_be() -> None:
     found = [hoard(place) for place in range(4)]
-    assert broken(list(judge_hoards(found, 4 * EACH, 0, 2))) == []
-    told = {each.name: each.value for each in hoard_figures(found)}
+    assert broken(list(judge_leases(found, 4 * EACH, 0, 2))) == []
+    told = {each.name: each.value for each in lease_figures(found)}
     assert told["renewals"] == "8,000"
     assert told["resident afterwards"] == "+16 MiB"
 
@@ -128,7 +128,7 @@ def test_leases_that_are_all_kept_and_given_back_are_as_they_must_be() -> None:
         ({"lost": 1}, 0, "none is lost"),
         ({"renewed": EACH}, 0, "renewed 2 times"),
         ({"requests": 2 * EACH}, 0, "in batches"),
-        ({"not_given_back": 1}, 0, "are released"),
+        ({"not_released": 1}, 0, "are released"),
         ({}, 1, "are released"),
         ({"peak": FULL._replace(resident=100 * MIB)}, 0, "KiB for a lease"),
         ({"after": AFTER._replace(objects=120_000)}, 0, "memory is freed"),
@@ -136,7 +136,7 @@ def test_leases_that_are_all_kept_and_given_back_are_as_they_must_be() -> None:
 )
 def test_each_lease_that_goes_wrong_is_said(spoiled: dict[str, object], left: int, text: str) -> None:
     found = [hoard(0)._replace(**spoiled), *(hoard(place) for place in range(1, 4))]  # type: ignore[arg-type]  # by name
-    wrong = broken(list(judge_hoards(found, 4 * EACH, left, 2)))
+    wrong = broken(list(judge_leases(found, 4 * EACH, left, 2)))
     assert len(wrong) == 1, wrong
     assert text in wrong[0]
 
@@ -153,7 +153,7 @@ def test_a_process_sees_what_it_uses() -> None:
 def test_a_storm_that_is_larger_than_usual_has_more_time() -> None:
     chosen = drill("storm")
     usual = chosen.limit_s(planned(chosen, waiters=WAITERS, keys=KEYS))
-    assert usual == chosen.limit_s(Plan())
+    assert usual == chosen.limit_s(DrillPlan())
     assert chosen.limit_s(planned(chosen, waiters=2 * WAITERS)) > usual + chosen.seconds
 
 

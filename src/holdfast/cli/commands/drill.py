@@ -25,7 +25,7 @@ from holdfast.errors import BadInput
 if TYPE_CHECKING:
     from holdfast.drills.catalog import Drill
     from holdfast.drills.env.deployment import Deployment
-    from holdfast.drills.model import Plan, Verdict
+    from holdfast.drills.model import DrillPlan, DrillVerdict
 
 EPILOG: Final = "\n\n".join(
     (
@@ -201,7 +201,7 @@ def _filled(chosen: Drill, url: str | None, config: str | None, given: dict[str,
     return {**given, "ttl": ttl, "slo": slo, "url": place if url is None else url, "deployment": deployment}
 
 
-def _replay(name: str, plan: Plan) -> str:
+def _replay(name: str, plan: DrillPlan) -> str:
     """The command that does the same again, without any password."""
     from holdfast.stores.registry import redacted
 
@@ -221,7 +221,7 @@ def _replay(name: str, plan: Plan) -> str:
     return shlex.join([*words, "--seed", str(plan.seed)] if plan.seed else words)
 
 
-def _write(report: Path, verdict: Verdict) -> None:
+def _write(report: Path, verdict: DrillVerdict) -> None:
     from holdfast.drills.report.html import page
 
     when = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"

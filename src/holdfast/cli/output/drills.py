@@ -11,7 +11,7 @@ from rich.text import Text
 
 from holdfast.cli.output.screen import cell, out, plain_table, printable, put_json
 from holdfast.drills.catalog import Drill
-from holdfast.drills.model import Guard, Judged, Plan, Verdict
+from holdfast.drills.model import DrillPlan, DrillVerdict, Guard, JudgedScene
 from holdfast.drills.report.html import summary
 from holdfast.drills.verdict.leases import plain, slowest
 from holdfast.types import NS
@@ -30,9 +30,9 @@ class Progress:
         self._scene = ""
         self._status: Status | None = None
         self._drill: Drill | None = None
-        self._plan: Plan | None = None
+        self._plan: DrillPlan | None = None
 
-    def begin(self, drill: Drill, plan: Plan) -> None:
+    def begin(self, drill: Drill, plan: DrillPlan) -> None:
         """A drill is about to begin. Said when its first scene does: what is refused before is not announced."""
         self._drill, self._plan = drill, plan
 
@@ -78,7 +78,7 @@ class Progress:
             self._status.stop()
 
 
-def put_verdict(verdict: Verdict, report: str | None) -> None:
+def put_verdict(verdict: DrillVerdict, report: str | None) -> None:
     """The table, what was lost and how, and the verdict in a sentence."""
     console = out()
     table = plain_table(
@@ -110,7 +110,7 @@ def put_verdict(verdict: Verdict, report: str | None) -> None:
         console.print(Text(f"      report: {printable(report)}", style="dim"), soft_wrap=True)
 
 
-def _row(judged: Judged) -> tuple[Text, ...]:
+def _row(judged: JudgedScene) -> tuple[Text, ...]:
     scene, found = judged.scene, slowest(judged.scene.takeovers)
     took = "-" if found is None else f"{found.took_ns / NS:.2f} s"
     slo = "-" if found is None else f"{found.slo_ns / NS:g} s"

@@ -29,7 +29,7 @@ _HELD_MAX: Final = 100_000
 _LEASES: Final = "holdfast_lease"  # the table in every file that has ever stored leases
 
 
-class Place(ABC):
+class Backend(ABC):
     """One backend of a deployment."""
 
     def __init__(self, key: str, url: str) -> None:
@@ -70,45 +70,45 @@ class Place(ABC):
         """Remove all sandboxes that killed drills have left, and return their descriptions."""
 
 
-class LeasePlace(Place):
+class LeaseBackend(Backend):
     """Leases on one Redis server, or several (`redlock://`). Leases that a killed drill has left expire."""
 
     def is_marked(self) -> bool:
-        """See `Place`."""
+        """See `Backend`."""
         with _locks(self._url) as locks:
             return permission.is_marked(locks)
 
     def mark(self, seconds: float) -> None:
-        """See `Place`."""
+        """See `Backend`."""
         with _locks(self._url) as locks:
             permission.mark(locks, seconds)
 
     def unmark(self) -> bool:
-        """See `Place`."""
+        """See `Backend`."""
         with _locks(self._url) as locks:
             return permission.unmark(locks)
 
     def quarter(self, name: str) -> str:
-        """See `Place`."""
+        """See `Backend`."""
         given = dict(parse_qsl(self._url.partition("?")[2], keep_blank_values=True)).get("prefix", "")
         return with_option(self._url, "prefix", f"{given}{permission.PREFIX}{name}:")
 
     def called(self, name: str) -> str:
-        """See `Place`."""
+        """See `Backend`."""
         return f"leases below {permission.PREFIX}{name}:"
 
     def clear(self, name: str) -> None:
-        """See `Place`."""
+        """See `Backend`."""
         with _locks(self.quarter(name)) as locks:
             for look in locks.list(limit=_HELD_MAX):
                 locks.force_release(look.key, reason="a drill is over")
 
     def sweep(self) -> list[str]:
-        """See `Place`."""
+        """See `Backend`."""
         return []
 
 
-class FilePlace(Place):
+class FileBackend(Backend):
     """A SQLite file with state or leases. Its mark is a lease in the file; a sandbox is a file beside it."""
 
     @property
@@ -121,40 +121,40 @@ class FilePlace(Place):
         return self._url.partition("?")[0]  # database options differ from lease options
 
     def is_marked(self) -> bool:
-        """See `Place`."""
+        """See `Backend`."""
         if not self._has_leases():
             return False
         with _locks(self._head) as locks:
             return permission.is_marked(locks)
 
     def mark(self, seconds: float) -> None:
-        """See `Place`."""
+        """See `Backend`."""
         with _locks(self._head) as locks:
             permission.mark(locks, seconds)
 
     def unmark(self) -> bool:
-        """See `Place`."""
+        """See `Backend`."""
         if not self._has_leases():
             return False
         with _locks(self._head) as locks:
             return permission.unmark(locks)
 
     def quarter(self, name: str) -> str:
-        """See `Place`."""
+        """See `Backend`."""
         _, mark, options = self._url.partition("?")
         return f"{self._head}.drill-{name}{mark}{options}"
 
     def called(self, name: str) -> str:
-        """See `Place`."""
+        """See `Backend`."""
         return f"file {self.path.name}.drill-{name}"
 
     def clear(self, name: str) -> None:
-        """See `Place`."""
+        """See `Backend`."""
         for each in self.path.parent.glob(f"{escape(self.path.name)}.drill-{name}*"):
             each.unlink(missing_ok=True)
 
     def sweep(self) -> list[str]:
-        """See `Place`."""
+        """See `Backend`."""
         pattern = re.compile(re.escape(self.path.name) + r"\.drill-([0-9a-f]{8})(-[a-z]+)?")
         there = self.path.parent.iterdir() if self.path.parent.is_dir() else ()
         found = sorted({each[1] for path in there if (each := pattern.fullmatch(path.name))})

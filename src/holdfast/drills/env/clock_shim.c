@@ -1,12 +1,12 @@
-/* Moves the clocks of one process, as somebody who sets the time of its host would, or a suspend of that host.
+/* Moves the clocks of one process, like a clock change or a suspension of its host.
  *
  * Contract: loaded before all other libraries (LD_PRELOAD) into a program that asks libc for the time. The file named by
- * HOLDFAST_DRILL_CLOCK has two 64-bit numbers of nanoseconds, in the byte order of the host: what is added to the wall
- * clock, and what is added to the boot-time clock. Whoever writes to that file moves the clocks, at once and for all who
- * have it. Without the file nothing is moved. The monotonic clock is never moved: no host's is, while a process runs.
+ * HOLDFAST_DRILL_CLOCK contains two 64-bit numbers of nanoseconds, in the byte order of the host: the offset of the wall
+ * clock, and that of the boot-time clock. A write to the file moves the clocks immediately, in all processes that use it.
+ * Without the file nothing is moved. The monotonic clock is never moved: no host's is, while a process runs.
  *
- * Not covered: programs that ask the kernel themselves (static ones, and those written in Go), sleeps until a time of
- * day, and time stamps that the kernel makes.
+ * Not covered: programs that ask the kernel directly (static ones, and those written in Go), sleeps until a time of
+ * day, and time stamps of the kernel.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from holdfast.core.history.events import Record
-from holdfast.drills.env.redis_server import Server
+from holdfast.drills.env.redis_server import RedisServer
 from holdfast.errors import Misconfigured
 from holdfast.types import NS
 
@@ -89,7 +89,7 @@ class Epoch(NamedTuple):
     slept: bool = False  # not set: the time passed while its host was suspended
 
 
-class Moved:
+class MovedClocks:
     """The moved clocks of some processes; records each move."""
 
     def __init__(self, path: Path, library: Path) -> None:
@@ -179,7 +179,7 @@ def built(directory: Path) -> Path:
     return library
 
 
-def jump(server: Server, moved: Moved, seconds: float) -> int:
+def jump(server: RedisServer, moved: MovedClocks, seconds: float) -> int:
     """Set the clock of a server and wait until its answers show it. Returns the true time of the jump.
 
     Valkey 9 reads the wall clock a few times per second, and counts in between. `Misconfigured`: it never shows.
@@ -193,7 +193,7 @@ def jump(server: Server, moved: Moved, seconds: float) -> int:
     return at_ns
 
 
-def proven(server: Server, moved: Moved) -> None:
+def proven(server: RedisServer, moved: MovedClocks) -> None:
     """Check that the clock of a server really moves, and reset it; `Misconfigured` if it does not."""
     jump(server, moved, _PROBE_S)
     jump(server, moved, -_PROBE_S)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from holdfast.drills.env.backends import FilePlace, LeasePlace, Place
-from holdfast.drills.env.nats import StreamPlace
-from holdfast.drills.env.postgres import SchemaPlace
+from holdfast.drills.env.backends import Backend, FileBackend, LeaseBackend
+from holdfast.drills.env.nats import StreamBackend
+from holdfast.drills.env.postgres import SchemaBackend
 from holdfast.drills.permission import check_length
 from holdfast.errors import BadInput
 from holdfast.plane.process.components import make_state_directory
@@ -25,11 +25,11 @@ class Deployment:
     settings: Settings  # with the options of the command line
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Backend, ...]:
         """The backends of state, messages and leases, without duplicates."""
         found = [_of_url("database", self.settings.database_url)]
         if self.settings.bus is not None:
-            found.append(StreamPlace("bus", self.settings.bus))
+            found.append(StreamBackend("bus", self.settings.bus))
         if self.settings.leases is not None:
             found.append(_of_url("leases", self.settings.leases))
         return tuple(found)
@@ -78,8 +78,8 @@ class Deployment:
         return bool(marked), swept
 
 
-def _of_url(key: str, url: str) -> Place:
+def _of_url(key: str, url: str) -> Backend:
     scheme = url.partition("://")[0].lower().partition("+")[0]
     if scheme == "sqlite":
-        return FilePlace(key, url)
-    return SchemaPlace(key, url) if scheme in ("postgresql", "postgres") else LeasePlace(key, url)
+        return FileBackend(key, url)
+    return SchemaBackend(key, url) if scheme in ("postgresql", "postgres") else LeaseBackend(key, url)

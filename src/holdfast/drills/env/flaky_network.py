@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from holdfast.drills.env.stores import Way, WireWay
+from holdfast.drills.env.stores import ProxyLink, StoreLink
 
 CALM_S: Final = (2.0, 6.0)
 FAULT_S: Final = (0.1, 1.0)
@@ -24,10 +24,10 @@ SLOW_S: Final = 0.05
 _JOIN_S: Final = 30.0
 
 
-class Weather:
+class NetworkFaults:
     """Faults on some links, for the duration of a block."""
 
-    def __init__(self, ways: Sequence[Way], seed: int) -> None:
+    def __init__(self, ways: Sequence[StoreLink], seed: int) -> None:
         self._ways = ways
         self._chance = random.Random(f"weather:{seed}")  # noqa: S311 - when faults come; guards nothing
         self._over = threading.Event()
@@ -37,7 +37,7 @@ class Weather:
     def _blow(self) -> None:
         while not self._over.wait(self._chance.uniform(*CALM_S)):
             way = self._chance.choice(self._ways)
-            slow = isinstance(way, WireWay) and self._chance.random() < 0.3
+            slow = isinstance(way, ProxyLink) and self._chance.random() < 0.3
             try:
                 with suppress(sqlite3.Error):  # another process has locked the file, which is a fault as well
                     if slow:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from holdfast.drills.env.backends import Place, with_option
+from holdfast.drills.env.backends import Backend, with_option
 from holdfast.drills.permission import check_length
 from holdfast.errors import BadInput
 from holdfast.plane.bus.open import nats_connection
@@ -27,11 +27,11 @@ _SUBJECT: Final = f"{MARKS}.mark"
 _OWN: Final = re.compile(r"HOLDFAST_DRILL_([0-9A-F]{8})")
 
 
-class StreamPlace(Place):
+class StreamBackend(Backend):
     """See the module."""
 
     def is_marked(self) -> bool:
-        """See `Place`."""
+        """See `Backend`."""
 
         async def look(context: JetStreamContext) -> bool:
             from nats.js.errors import NotFoundError
@@ -47,7 +47,7 @@ class StreamPlace(Place):
         return self._asked(look)
 
     def mark(self, seconds: float) -> None:
-        """See `Place`."""
+        """See `Backend`."""
         length_ns = check_length(seconds)
 
         async def set_mark(context: JetStreamContext) -> None:
@@ -59,21 +59,21 @@ class StreamPlace(Place):
         self._asked(set_mark)
 
     def unmark(self) -> bool:
-        """See `Place`."""
+        """See `Backend`."""
         there = self.is_marked()
         self._asked(lambda context: _delete(context, MARKS))
         return there
 
     def quarter(self, name: str) -> str:
-        """See `Place`."""
+        """See `Backend`."""
         return with_option(self._url, "stream", _stream(name))
 
     def called(self, name: str) -> str:
-        """See `Place`."""
+        """See `Backend`."""
         return f"stream {_stream(name)}"
 
     def prepare(self, name: str) -> None:
-        """See `Place`."""
+        """See `Backend`."""
 
         async def made() -> None:
             connection = nats_connection(self.quarter(name))
@@ -85,11 +85,11 @@ class StreamPlace(Place):
         asyncio.run(made())
 
     def clear(self, name: str) -> None:
-        """See `Place`."""
+        """See `Backend`."""
         self._asked(lambda context: _delete(context, _stream(name)))
 
     def sweep(self) -> list[str]:
-        """See `Place`."""
+        """See `Backend`."""
 
         async def look(context: JetStreamContext) -> list[str]:
             names: list[str] = []

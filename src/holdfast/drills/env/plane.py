@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from holdfast.drills.env.processes import LIMIT_S, Stalled
-from holdfast.drills.env.stage import Setting
-from holdfast.drills.env.workspace import Quarters, lent_by, own
+from holdfast.drills.env.stage import SceneHarness
+from holdfast.drills.env.workspace import Sandbox, lent_by, own
 from holdfast.drills.jobs import CLASS, GATE, PLACE, POOL, TOPIC
-from holdfast.drills.verdict.effects import Attempt, Effects, Tally
+from holdfast.drills.verdict.effects import EffectAttempt, Effects, EffectTally
 from holdfast.errors import HoldfastError
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Row, Tx
@@ -52,7 +52,7 @@ _PACE_S: Final = 0.1
 _MESSAGE_CHARS: Final = 300
 
 
-class Ended(NamedTuple):
+class DrillJob(NamedTuple):
     """The state of a job."""
 
     number: int
@@ -63,10 +63,10 @@ class Ended(NamedTuple):
     updated_ns: int
 
 
-class Part:
+class PlaneProcess:
     """One process of the plane."""
 
-    def __init__(self, name: str, words: list[str], place: Path, quarters: Quarters) -> None:
+    def __init__(self, name: str, words: list[str], place: Path, quarters: Sandbox) -> None:
         self.name = name
         self._log = place / f"{name}.log"
         with self._log.open("wb") as log:
@@ -117,17 +117,17 @@ class Part:
         return self._process.poll()
 
 
-class Plane:
+class DrillPlane:
     """Schedulers and workers on one database, for the duration of a block."""
 
-    def __init__(self, it: Setting, times: Mapping[str, float]) -> None:
+    def __init__(self, it: SceneHarness, times: Mapping[str, float]) -> None:
         """`times`: settings of the drill's own plane. A configured deployment has its own."""
         self._it = it
         deployment = it.stage.plan.deployment
         self._quarters = own(it.place, times) if deployment is None else lent_by(deployment)
-        self.schedulers: list[Part] = []
-        self.workers: list[Part] = []
-        self._made: list[Part] = []
+        self.schedulers: list[PlaneProcess] = []
+        self.workers: list[PlaneProcess] = []
+        self._made: list[PlaneProcess] = []
         self._submitted = 0
         self._runner: asyncio.Runner | None = None
         self._database: Database | None = None
@@ -137,27 +137,27 @@ class Plane:
         """The settings of its processes."""
         return self._quarters.settings
 
-    def scheduler(self) -> Part:
+    def scheduler(self) -> PlaneProcess:
         """Start one more replica of scheduler and loops, without waiting for it."""
         made = self._start("scheduler", ["up", "--only", LOOPS])
         self.schedulers.append(made)
         return made
 
-    def worker(self) -> Part:
+    def worker(self) -> PlaneProcess:
         """Start one more worker, without waiting for it."""
         ttl = str(self.settings.worker.lease_ttl)
         made = self._start("worker", ["worker", "holdfast.drills.jobs:app", "--lease-ttl", ttl, "--pool", POOL])
         self.workers.append(made)
         return made
 
-    def _start(self, kind: str, words: list[str]) -> Part:
+    def _start(self, kind: str, words: list[str]) -> PlaneProcess:
         name = f"{kind}-{len(self._made) + 1}"
         options = [*self._quarters.options, "--audit", str(self._it.place / "ledger"), "--no-probe", "--json"]
-        made = Part(name, [*words, *options], self._it.place, self._quarters)
+        made = PlaneProcess(name, [*words, *options], self._it.place, self._quarters)
         self._made.append(made)
         return made
 
-    def wait_ready(self, *parts: Part) -> None:
+    def wait_ready(self, *parts: PlaneProcess) -> None:
         """Wait until all of these are ready."""
         for part in parts:
             self._it.until(part.ready, f"{part.name} to start", LIMIT_S)
@@ -186,16 +186,16 @@ class Plane:
         """Let the jobs finish."""
         (self._it.place / GATE).unlink()
 
-    def load(self, takes: float) -> Load:
+    def load(self, takes: float) -> SubmitLoad:
         """Submit jobs at a steady rate for the duration of a block."""
-        return Load(self, takes)
+        return SubmitLoad(self, takes)
 
     @property
     def submitted(self) -> int:
         """The number of submitted jobs."""
         return self._submitted
 
-    def jobs(self) -> list[Ended]:
+    def jobs(self) -> list[DrillJob]:
         """The state of every job in the database."""
 
         async def look(tx: Tx) -> list[Row]:
@@ -209,7 +209,7 @@ class Plane:
         if self._runner is None:
             self._runner = asyncio.Runner()  # one for all queries, to reuse the connection
         return [
-            Ended(
+            DrillJob(
                 *(json.loads(row["payload"])["number"], row["state"], row["attempt"], row["ends"]),
                 *(row["created_ns"], row["updated_ns"]),
             )
@@ -221,17 +221,17 @@ class Plane:
         jobs = self.jobs()
         return len(jobs) >= self._submitted and all(job.state in ENDS for job in jobs)
 
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[EffectAttempt]:
         """Every attempt, as recorded by the jobs themselves."""
         with closing(Effects(self._it.place / "effects.db", "director")) as effects:
             return effects.attempts(CLASS, 0)
 
-    def tally(self) -> Tally:
+    def tally(self) -> EffectTally:
         """The effects of all jobs."""
         with closing(Effects(self._it.place / "effects.db", "director")) as effects:
             return effects.tally(CLASS)
 
-    def running_on(self, part: Part) -> list[int]:
+    def running_on(self, part: PlaneProcess) -> list[int]:
         """The jobs that a worker has started and that have had no effect yet."""
         with closing(Effects(self._it.place / "effects.db", "director")) as effects:
             begun = [each.item for each in effects.attempts(CLASS, 0) if each.worker == str(part.pid)]
@@ -282,10 +282,10 @@ class Plane:
                 self._it.claim(claim, kept=True, seen=f"gone: {told}")
 
 
-class Load:
+class SubmitLoad:
     """Submits jobs continuously, in a thread."""
 
-    def __init__(self, plane: Plane, takes: float) -> None:
+    def __init__(self, plane: DrillPlane, takes: float) -> None:
         self._plane = plane
         self._takes = takes
         self._stop = threading.Event()
@@ -317,7 +317,7 @@ class Load:
                 await asyncio.sleep(_PACE_S)
 
 
-def shown(jobs: list[Ended]) -> dict[str, Any]:
+def shown(jobs: list[DrillJob]) -> dict[str, Any]:
     """The number of jobs by state."""
     counts: dict[str, Any] = {}
     for job in jobs:

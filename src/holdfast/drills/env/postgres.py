@@ -12,7 +12,7 @@ import os
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
-from holdfast.drills.env.backends import Place, with_option
+from holdfast.drills.env.backends import Backend, with_option
 from holdfast.drills.permission import check_length
 from holdfast.errors import Misconfigured
 from holdfast.guards.sql.identifiers import quoted
@@ -38,11 +38,11 @@ _MARK_UNTIL: Final = """
 """
 
 
-class SchemaPlace(Place):
+class SchemaBackend(Backend):
     """See the module."""
 
     def is_marked(self) -> bool:
-        """See `Place`."""
+        """See `Backend`."""
 
         async def look(tx: Tx) -> bool:
             if not await _has_marks(tx):
@@ -52,7 +52,7 @@ class SchemaPlace(Place):
         return self._read(look)
 
     def mark(self, seconds: float) -> None:
-        """See `Place`."""
+        """See `Backend`."""
         length_ns = check_length(seconds)
 
         async def set_mark(tx: Tx) -> None:
@@ -63,7 +63,7 @@ class SchemaPlace(Place):
         self._write(set_mark)
 
     def unmark(self) -> bool:
-        """See `Place`."""
+        """See `Backend`."""
 
         async def take_mark(tx: Tx) -> bool:
             there = await _has_marks(tx)
@@ -74,18 +74,18 @@ class SchemaPlace(Place):
         return self._write(take_mark)
 
     def quarter(self, name: str) -> str:
-        """See `Place`."""
+        """See `Backend`."""
         pairs = (pair.partition("=") for pair in self._url.partition("?")[2].split("&"))
         given = next((unquote(value) for option, _, value in pairs if option == "options"), None)
         before = os.environ.get("PGOPTIONS", "") if given is None else given
         return with_option(self._url, "options", f"{before} -c search_path={_schema(name)}".strip())
 
     def called(self, name: str) -> str:
-        """See `Place`."""
+        """See `Backend`."""
         return f"schema {_schema(name)}"
 
     def prepare(self, name: str) -> None:
-        """See `Place`."""
+        """See `Backend`."""
 
         async def make(tx: Tx) -> None:
             await tx.query(f"CREATE SCHEMA {quoted(_schema(name))}")
@@ -102,7 +102,7 @@ class SchemaPlace(Place):
             )
 
     def clear(self, name: str) -> None:
-        """See `Place`."""
+        """See `Backend`."""
 
         async def drop(tx: Tx) -> None:
             await tx.query(f"DROP SCHEMA IF EXISTS {quoted(_schema(name))} CASCADE")
@@ -110,7 +110,7 @@ class SchemaPlace(Place):
         self._write(drop)
 
     def sweep(self) -> list[str]:
-        """See `Place`."""
+        """See `Backend`."""
 
         async def look(tx: Tx) -> list[str]:
             statement = "SELECT nspname::text AS name FROM pg_namespace WHERE nspname ~ :pattern ORDER BY 1"

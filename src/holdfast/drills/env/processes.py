@@ -37,7 +37,7 @@ class Stalled(Exception):
     """A required event did not happen."""
 
 
-class Event(NamedTuple):
+class WorkerEvent(NamedTuple):
     """An event of a worker, and its wall-clock time."""
 
     worker: str
@@ -47,7 +47,7 @@ class Event(NamedTuple):
     fields: Mapping[str, Any]
 
 
-class Start(NamedTuple):
+class StartOptions(NamedTuple):
     """Start options of a worker that differ from the default."""
 
     said: Mapping[str, Any] = MappingProxyType({})  # instead of the common configuration
@@ -55,14 +55,14 @@ class Start(NamedTuple):
     through: tuple[str, ...] = ()  # a command that starts the worker as its child
 
 
-_USUAL = Start()
+_USUAL = StartOptions()
 
 
-class Actor:
+class WorkerHandle:
     """One worker process."""
 
     def __init__(
-        self, name: str, said: Mapping[str, Any], events: queue.SimpleQueue[Event], start: Start = _USUAL
+        self, name: str, said: Mapping[str, Any], events: queue.SimpleQueue[WorkerEvent], start: StartOptions = _USUAL
     ) -> None:
         self.name = name
         self._events = events
@@ -139,33 +139,33 @@ class Actor:
         for line in self._process.stdout:
             with suppress(ValueError, KeyError):  # an incomplete line of a killed process
                 fields = json.loads(line)
-                self._events.put(Event(self.name, self.pid, fields.pop("event"), fields.pop("at_ns"), fields))
-        self._events.put(Event(self.name, self.pid, "gone", time.time_ns(), {}))
+                self._events.put(WorkerEvent(self.name, self.pid, fields.pop("event"), fields.pop("at_ns"), fields))
+        self._events.put(WorkerEvent(self.name, self.pid, "gone", time.time_ns(), {}))
 
 
-class Crew:
+class DrillWorkers:
     """All workers of a scene, and their common event queue."""
 
     def __init__(self, said: Mapping[str, Any], end_ns: int) -> None:
         """`end_ns`: the end of the whole drill, on the monotonic clock."""
         self._said = said
         self._end_ns = end_ns
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._early: list[Event] = []
-        self._actors: dict[int, Actor] = {}
+        self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
+        self._early: list[WorkerEvent] = []
+        self._actors: dict[int, WorkerHandle] = {}
 
-    def enter(self, *names: str, start: Start = _USUAL) -> list[Actor]:
+    def enter(self, *names: str, start: StartOptions = _USUAL) -> list[WorkerHandle]:
         """Start workers concurrently, and return when each of them is ready."""
-        new: list[Actor] = []
+        new: list[WorkerHandle] = []
         for name in names:
-            actor = Actor(name, self._said, self._events, start)
+            actor = WorkerHandle(name, self._said, self._events, start)
             self._actors[actor.pid] = actor
             new.append(actor)
         for actor in new:
             self.next("ready", actor)
         return new
 
-    def next(self, names: str | tuple[str, ...], actor: Actor, limit_s: float = LIMIT_S) -> Event:
+    def next(self, names: str | tuple[str, ...], actor: WorkerHandle, limit_s: float = LIMIT_S) -> WorkerEvent:
         """Wait for one of these events of a worker; other events are kept. `Stalled`: it is late."""
         wanted = (names,) if isinstance(names, str) else names
         for place, event in enumerate(self._early):
@@ -184,14 +184,14 @@ class Crew:
             if event.name != "gone":
                 self._early.append(event)
 
-    def kill(self, actor: Actor) -> int:
+    def kill(self, actor: WorkerHandle) -> int:
         """Kill a worker on purpose. Returns the time."""
         self._actors.pop(actor.pid, None)
         at_ns = actor.kill()
         actor.close()
         return at_ns
 
-    def dismiss(self, *actors: Actor) -> None:
+    def dismiss(self, *actors: WorkerHandle) -> None:
         """End workers normally, so that their ledgers are complete."""
         for actor in actors:
             self._actors.pop(actor.pid, None)

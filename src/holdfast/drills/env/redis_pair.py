@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.drills.env.proxy import Proxy
-from holdfast.drills.env.redis_server import Server, redis_server, running
+from holdfast.drills.env.redis_server import RedisServer, redis_server, running
 
 _HOST: Final = "127.0.0.1"
 # A new replica is served immediately, not together with others that may connect within five seconds.
 _AT_ONCE: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
 
 
-class Pair:
+class RedisPair:
     """Two servers, one of which replicates the other. See `paired`."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Pair:
         self.replica = self._server()
         self.replica.follow(self.link.port)
 
-    def _server(self, *options: str) -> Server:
+    def _server(self, *options: str) -> RedisServer:
         self._number += 1
         place = self._directory / f"redis-{self._number}"
         words = (*_AT_ONCE, *options)
@@ -97,10 +97,10 @@ class Pair:
 
 
 @contextmanager
-def paired(directory: Path, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[Pair]:
+def paired(directory: Path, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[RedisPair]:
     """A pair for the duration of the block. `options` are for the first primary, `environment` for every server."""
     with ExitStack() as stack:
-        yield Pair(directory, stack, options, environment)
+        yield RedisPair(directory, stack, options, environment)
 
 
 def url_of(door: Proxy) -> str:

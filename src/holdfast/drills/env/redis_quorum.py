@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.drills.env.proxy import Proxy
-from holdfast.drills.env.redis_server import Server, redis_server, running
+from holdfast.drills.env.redis_server import RedisServer, redis_server, running
 
 NODES: Final = 3
 _HOST: Final = "127.0.0.1"
 
 
-class Doors:
+class NodeProxies:
     """One client's proxies to the nodes."""
 
     def __init__(self, ways: list[Proxy]) -> None:
@@ -41,7 +41,7 @@ class Doors:
             way.mend()
 
 
-class Nodes:
+class QuorumServers:
     """The servers of a quorum. See `voting`."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
@@ -49,28 +49,28 @@ class Nodes:
         self._directory = directory
         self._stack = stack
         self._number = 0
-        self._doors: list[Doors] = []
+        self._doors: list[NodeProxies] = []
         self.servers = [self._server() for _ in range(NODES)]
 
-    def _server(self) -> Server:
+    def _server(self) -> RedisServer:
         self._number += 1
         return self._stack.enter_context(running(self._executable, self._directory / f"redis-{self._number}"))
 
-    def doors(self) -> Doors:
+    def doors(self) -> NodeProxies:
         """New proxies for one client, or for several that share them."""
         ways = [self._stack.enter_context(Proxy(_HOST, server.port)) for server in self.servers]
-        self._doors.append(Doors(ways))
+        self._doors.append(NodeProxies(ways))
         return self._doors[-1]
 
     def lose(self, node: int) -> int:
         """Kill a node. Returns the time of death."""
         return self.servers[node].kill()
 
-    def prepare(self) -> Server:
+    def prepare(self) -> RedisServer:
         """Start an empty server in advance."""
         return self._server()
 
-    def replace(self, node: int, by: Server | None = None) -> None:
+    def replace(self, node: int, by: RedisServer | None = None) -> None:
         """Replace a node with an empty server, which is started now unless it is given."""
         self.servers[node] = self._server() if by is None else by
         for doors in self._doors:
@@ -78,7 +78,7 @@ class Nodes:
 
 
 @contextmanager
-def voting(directory: Path) -> Iterator[Nodes]:
+def voting(directory: Path) -> Iterator[QuorumServers]:
     """A quorum for the duration of the block."""
     with ExitStack() as stack:
-        yield Nodes(directory, stack)
+        yield QuorumServers(directory, stack)

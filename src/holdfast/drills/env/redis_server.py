@@ -37,7 +37,7 @@ _TIED: Final = (
 )
 
 
-class Server:
+class RedisServer:
     """One server of the drill."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
@@ -91,7 +91,7 @@ class Server:
         """Become a primary."""
         self.ask("REPLICAOF", "NO", "ONE")
 
-    def follows_all_of(self, primary: Server) -> bool:
+    def follows_all_of(self, primary: RedisServer) -> bool:
         """Whether it is a replica with all writes of its primary."""
         mine, theirs = self.facts("replication"), primary.facts("replication")
         return mine.get("master_link_status") == "up" and mine.get("slave_repl_offset") == theirs["master_repl_offset"]
@@ -118,7 +118,7 @@ def redis_server(or_else: str = "") -> str:
 @contextmanager
 def running(
     executable: str, directory: Path, *options: str, environment: Mapping[str, str] | None = None
-) -> Iterator[Server]:
+) -> Iterator[RedisServer]:
     """A server on a free loopback port; it dies with this process. `environment` is for the server alone."""
     directory.mkdir(parents=True, exist_ok=True)
     added = "\n".join(f"{name}={value}" for name, value in (environment or {}).items())
@@ -135,7 +135,7 @@ def running(
         )
         try:
             if _answers(process, port):
-                yield Server(process, port)
+                yield RedisServer(process, port)
                 return
         finally:
             process.kill()

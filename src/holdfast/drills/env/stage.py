@@ -15,10 +15,19 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import holdfast
-from holdfast.drills.env.clocks import Moved
-from holdfast.drills.env.processes import Actor, Crew, Stalled
-from holdfast.drills.env.stores import Way
-from holdfast.drills.model import Claim, Guard, Moment, Plan, Scene, Span, SpanKind, Takeover
+from holdfast.drills.env.clocks import MovedClocks
+from holdfast.drills.env.processes import DrillWorkers, Stalled, WorkerHandle
+from holdfast.drills.env.stores import StoreLink
+from holdfast.drills.model import (
+    DrillClaim,
+    DrillPlan,
+    FaultKind,
+    FaultMoment,
+    FaultSpan,
+    Guard,
+    MeasuredTakeover,
+    SceneRecord,
+)
 from holdfast.drills.permission import PREFIX
 from holdfast.drills.verdict.account import Account
 from holdfast.drills.verdict.effects import Effects
@@ -34,7 +43,7 @@ _BREATHS: Final = 8
 _ROUNDS_MAX: Final = 5
 
 
-class Tell(Protocol):
+class ProgressCallback(Protocol):
     """Receives the progress of a drill."""
 
     def __call__(self, scene: str, text: str, *, good: bool | None = None) -> None:
@@ -42,15 +51,17 @@ class Tell(Protocol):
         ...
 
 
-class Stage:
+class DrillHarness:
     """The environment in which the scenes of one drill run."""
 
-    def __init__(self, plan: Plan, way: Way, directory: Path, tell: Tell, limit_s: float) -> None:
+    def __init__(
+        self, plan: DrillPlan, way: StoreLink, directory: Path, tell: ProgressCallback, limit_s: float
+    ) -> None:
         self.plan = plan
         self.way = way
         self.tell = tell
         self.directory = directory
-        self.scenes: list[Scene] = []
+        self.scenes: list[SceneRecord] = []
         self.cannot: list[str] = []
         self.prefix = f"{PREFIX}{secrets.token_hex(4)}:"
         self.end_ns = time.monotonic_ns() + round(limit_s * NS)
@@ -69,8 +80,8 @@ class Stage:
         *,
         request_timeout: float = _REQUEST_S,
         url: str | None = None,
-        moved: Moved | None = None,
-    ) -> Iterator[Setting]:
+        moved: MovedClocks | None = None,
+    ) -> Iterator[SceneHarness]:
         """Run one scene. If it stalls, it has a broken claim, and the drill continues with the next one.
 
         `url`: the scene's own store. `moved`: the clocks of its workers, if they differ from the host's.
@@ -78,7 +89,7 @@ class Stage:
         number = len(self.scenes) + 1
         place = self.directory / f"scene-{number}"
         place.mkdir()
-        scene = Scene(title, done, guard)
+        scene = SceneRecord(title, done, guard)
         self.scenes.append(scene)
         self.tell(title, done)
         said = {
@@ -90,15 +101,15 @@ class Stage:
             "request_timeout": request_timeout,
             "moved": None if moved is None else str(moved.path),
         }
-        setting = Setting(self, scene, place, f"{self.prefix}{number}:", moved)
+        setting = SceneHarness(self, scene, place, f"{self.prefix}{number}:", moved)
         try:
-            with setting.account, Crew(said, self.end_ns) as crew:
+            with setting.account, DrillWorkers(said, self.end_ns) as crew:
                 setting.crew = crew
                 try:
                     yield setting
                 except Stalled as stalled:
                     self.tell(title, str(stalled), good=False)
-                    scene.claims.append(Claim("the scene runs to its end", kept=False, seen=str(stalled)))
+                    scene.claims.append(DrillClaim("the scene runs to its end", kept=False, seen=str(stalled)))
                 finally:
                     self.way.mend()
             setting.gather()
@@ -117,12 +128,14 @@ class Stage:
                 locks.force_release(look.key, reason="a drill is over")
 
 
-class Setting:
+class SceneHarness:
     """One scene while it runs."""
 
-    crew: Crew
+    crew: DrillWorkers
 
-    def __init__(self, stage: Stage, scene: Scene, place: Path, prefix: str, moved: Moved | None = None) -> None:
+    def __init__(
+        self, stage: DrillHarness, scene: SceneRecord, place: Path, prefix: str, moved: MovedClocks | None = None
+    ) -> None:
         self.stage = stage
         self.scene = scene
         self.place = place
@@ -152,12 +165,12 @@ class Setting:
         """Report progress."""
         self.stage.tell(self.scene.title, text, good=good)
 
-    def ask(self, actor: Actor, do: str, answer: str, **fields: Any) -> Any:
+    def ask(self, actor: WorkerHandle, do: str, answer: str, **fields: Any) -> Any:
         """Send a command to a worker, and wait for the fields of its answer."""
         actor.order(do, **fields)
         return self.crew.next(answer, actor).fields
 
-    def write(self, actor: Actor, **fields: Any) -> bool:
+    def write(self, actor: WorkerHandle, **fields: Any) -> bool:
         """Have a worker write a new version based on what it read. Returns whether the write was acknowledged."""
         return self.wrote(self.ask(actor, "write", "wrote", version=self.version(), **fields))
 
@@ -167,7 +180,7 @@ class Setting:
         self.acknowledged += accepted
         return accepted
 
-    def hold_up(self, actor: Actor) -> bool:
+    def hold_up(self, actor: WorkerHandle) -> bool:
         """Have a worker write, and stop between check and write. False: it had lost its lease before."""
         actor.order("write", version=self.version(), held_up=True)
         return self.crew.next(("held_up", "wrote"), actor).name == "held_up"
@@ -180,7 +193,7 @@ class Setting:
             self.tell("a lease was lost because this machine was too slow; trying again")
         raise Stalled(f"this machine is too slow for leases of {self.stage.plan.ttl_s:g} s; use a longer --ttl")
 
-    def freeze(self, actor: Actor) -> int:
+    def freeze(self, actor: WorkerHandle) -> int:
         """Stop a worker, but not during a write to the store's own file: that would block all other workers."""
         with self.stage.locks(_PROBE_S) as probe:
             for _ in range(_FREEZES_MAX):  # the first one nearly always suffices
@@ -193,29 +206,29 @@ class Setting:
                     return at_ns
         raise Stalled("the store could not be written while a worker was stopped")
 
-    def thaw(self, actor: Actor, since_ns: int) -> None:
+    def thaw(self, actor: WorkerHandle, since_ns: int) -> None:
         """Continue a worker, and record how long it was stopped."""
-        self.span(SpanKind.PAUSE, actor.name, since_ns, actor.thaw())
+        self.span(FaultKind.PAUSE, actor.name, since_ns, actor.thaw())
 
-    def span(self, kind: SpanKind, who: str, from_ns: int, to_ns: int) -> None:
+    def span(self, kind: FaultKind, who: str, from_ns: int, to_ns: int) -> None:
         """Record a fault that lasted for a while."""
-        self.scene.spans.append(Span(kind, who, from_ns, to_ns))
+        self.scene.spans.append(FaultSpan(kind, who, from_ns, to_ns))
 
     def moment(self, what: str, at_ns: int | None = None) -> int:
         """Record a momentary fault, now or then. Returns the time."""
         at_ns = time.time_ns() if at_ns is None else at_ns
-        self.scene.moments.append(Moment(what, at_ns))
+        self.scene.moments.append(FaultMoment(what, at_ns))
         return at_ns
 
-    def takeover(self, what: str, from_ns: int, to_ns: int, slo_ns: int | None = None) -> Takeover:
+    def takeover(self, what: str, from_ns: int, to_ns: int, slo_ns: int | None = None) -> MeasuredTakeover:
         """Record the time until another worker could continue."""
-        found = Takeover(what, from_ns, to_ns, self.stage.plan.slo_ns if slo_ns is None else slo_ns)
+        found = MeasuredTakeover(what, from_ns, to_ns, self.stage.plan.slo_ns if slo_ns is None else slo_ns)
         self.scene.takeovers.append(found)
         return found
 
     def claim(self, text: str, kept: bool, seen: str) -> None:
         """Record a condition that must hold."""
-        self.scene.claims.append(Claim(text, kept, seen))
+        self.scene.claims.append(DrillClaim(text, kept, seen))
         if not kept:
             self.tell(f"{text}: {seen}", good=False)
 

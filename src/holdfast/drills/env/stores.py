@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import holdfast
 from holdfast.drills.env.proxy import Proxy
 from holdfast.drills.env.redis_server import redis_server, running
-from holdfast.drills.model import Plan
+from holdfast.drills.model import DrillPlan
 from holdfast.drills.permission import check_marked
 from holdfast.errors import BadInput
 from holdfast.stores.redis.url import parse_redis_url
@@ -28,7 +28,7 @@ _START_S: Final = 20.0
 OWN: Final = ("sqlite", "redis")
 
 
-class Way(ABC):
+class StoreLink(ABC):
     """The link between the workers of a drill and the store, and its faults."""
 
     def __init__(self, url: str, shown: str) -> None:
@@ -48,7 +48,7 @@ class Way(ABC):
         raise BadInput("url", f"{self.shown} is not behind a network", "use --url redis://… or --store redis")
 
 
-class FileWay(Way):
+class FileLink(StoreLink):
     """A SQLite file: the holder of its write lock blocks all other processes."""
 
     def __init__(self, url: str, shown: str) -> None:
@@ -57,29 +57,29 @@ class FileWay(Way):
         self._connection: sqlite3.Connection | None = None
 
     def cut(self) -> None:
-        """See `Way`."""
+        """See `StoreLink`."""
         self._connection = sqlite3.connect(self._path, timeout=_START_S, isolation_level=None)
         self._connection.execute("BEGIN IMMEDIATE")
 
     def mend(self) -> None:
-        """See `Way`."""
+        """See `StoreLink`."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
 
-class StraightWay(Way):
+class DirectLink(StoreLink):
     """A direct connection to a server, for drills that break something else."""
 
     def cut(self) -> None:
-        """See `Way`."""
+        """See `StoreLink`."""
         raise BadInput("url", f"the drill has no proxy between its workers and {self.shown}", "use another drill")
 
     def mend(self) -> None:
-        """See `Way`."""
+        """See `StoreLink`."""
 
 
-class WireWay(Way):
+class ProxyLink(StoreLink):
     """A server behind a proxy."""
 
     def __init__(self, url: str, shown: str, proxy: Proxy) -> None:
@@ -87,20 +87,20 @@ class WireWay(Way):
         self._proxy = proxy
 
     def cut(self) -> None:
-        """See `Way`."""
+        """See `StoreLink`."""
         self._proxy.cut()
 
     def mend(self) -> None:
-        """See `Way`."""
+        """See `StoreLink`."""
         self._proxy.mend()
 
     def delay(self, seconds: float) -> None:
-        """See `Way`."""
+        """See `StoreLink`."""
         self._proxy.delay(seconds)
 
 
 @contextmanager
-def opened(plan: Plan, directory: Path, *, network: bool = False, cuts: bool = True) -> Iterator[Way]:
+def opened(plan: DrillPlan, directory: Path, *, network: bool = False, cuts: bool = True) -> Iterator[StoreLink]:
     """The store of a plan, for the duration of the block.
 
     `network`: the store must support delays. `cuts`: it must be possible to make it unreachable.
@@ -117,7 +117,7 @@ def opened(plan: Plan, directory: Path, *, network: bool = False, cuts: bool = T
         yield way
 
 
-def _place(plan: Plan, directory: Path, stack: ExitStack, *, network: bool) -> tuple[str, str]:
+def _place(plan: DrillPlan, directory: Path, stack: ExitStack, *, network: bool) -> tuple[str, str]:
     """The URL of the store, and its text; starts the drill's own server if needed."""
     if plan.url is not None:
         return plan.url, redacted(plan.url)
@@ -127,15 +127,15 @@ def _place(plan: Plan, directory: Path, stack: ExitStack, *, network: bool) -> t
     return f"sqlite:///{quote(str(directory / 'leases.db'))}", "its own SQLite file"
 
 
-def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = True) -> Way:
+def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = True) -> StoreLink:
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     if scheme == "sqlite":
         if network:
             raise BadInput("url", "a SQLite file is not behind a network", "use --url redis://…")
-        return FileWay(url, shown)
+        return FileLink(url, shown)
     if not cuts and not network:
-        return StraightWay(url, shown)
+        return DirectLink(url, shown)
     address = parse_redis_url(url)
     if address.tls is not None or address.path is not None:
         raise BadInput(
@@ -145,4 +145,4 @@ def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = 
         )
     proxy = stack.enter_context(Proxy(address.host, address.port))
     login, at, _ = parts.netloc.rpartition("@")
-    return WireWay(urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{proxy.port}")), shown, proxy)
+    return ProxyLink(urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{proxy.port}")), shown, proxy)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from holdfast.drills.env.backends import Place
+from holdfast.drills.env.backends import Backend
 from holdfast.drills.env.deployment import Deployment
 from holdfast.drills.env.processes import environment
 from holdfast.errors import HoldfastError
@@ -30,7 +30,7 @@ _ALWAYS: Final = {"audit.enabled": "true", "otel.enabled": "false"}
 
 
 @dataclass(frozen=True, slots=True)
-class Quarters:
+class Sandbox:
     """See the module."""
 
     settings: Settings
@@ -38,7 +38,7 @@ class Quarters:
     variables: Mapping[str, str]  # the whole environment
     directory: Path  # the working directory of commands
     name: str = ""
-    lent: tuple[Place, ...] = ()
+    lent: tuple[Backend, ...] = ()
 
     @property
     def told(self) -> str:
@@ -66,22 +66,22 @@ class Quarters:
             raise trouble[0]
 
 
-def own(directory: Path, times: Mapping[str, float]) -> Quarters:
+def own(directory: Path, times: Mapping[str, float]) -> Sandbox:
     """State, messages and leases in one SQLite file of the drill."""
     config = directory / "holdfast.toml"
     values = {"database": f"sqlite:///{quote(str(directory / 'plane.db'))}", **times}
     config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()), encoding="utf-8")
     variables = {name: value for name, value in environment().items() if not name.startswith(f"{PREFIX}_")}
-    return Quarters(load(config, environment=variables), ("--config", str(config)), variables, directory)
+    return Sandbox(load(config, environment=variables), ("--config", str(config)), variables, directory)
 
 
-def lent_by(deployment: Deployment) -> Quarters:
+def lent_by(deployment: Deployment) -> Sandbox:
     """Sandboxes in a deployment's backends, under a unique name."""
     name, file = secrets.token_hex(4), deployment.settings.file
     told = deployment.said | {place.key: place.quarter(name) for place in deployment.places}
     said = {KEYS[key].variable: str(value) for key, value in {**told, **_ALWAYS}.items()}
     options = () if file is None else ("--config", file)
-    return Quarters(load(file, flags=told), options, {**environment(), **said}, Path.cwd(), name, deployment.places)
+    return Sandbox(load(file, flags=told), options, {**environment(), **said}, Path.cwd(), name, deployment.places)
 
 
 def lease_times(ttl: float) -> dict[str, float]:

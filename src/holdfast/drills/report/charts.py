@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.drills.model import Curve, Plot, Span, SpanKind, Takeover
+from holdfast.drills.model import Curve, FaultKind, FaultSpan, MeasuredTakeover, Plot
 from holdfast.drills.report.svg import WIDE, Drawing, width_of
 from holdfast.types import NS
 
@@ -20,7 +20,7 @@ _CURVE: Final = 86
 _CURVE_LEFT, _CURVE_RIGHT = 190, 16
 
 
-def takeovers(found: Sequence[Takeover]) -> str | None:
+def takeovers(found: Sequence[MeasuredTakeover]) -> str | None:
     """A bar for each takeover, and the SLO as a line. Only the slowest if there are many."""
     if not found:
         return None
@@ -48,7 +48,7 @@ def takeovers(found: Sequence[Takeover]) -> str | None:
     return drawing.markup()
 
 
-def curves(found: Sequence[Curve], spans: Sequence[Span]) -> str | None:
+def curves(found: Sequence[Curve], spans: Sequence[FaultSpan]) -> str | None:
     """Bars by time, one row for each curve, with a common time axis."""
     if not found:
         return None
@@ -61,7 +61,7 @@ def curves(found: Sequence[Curve], spans: Sequence[Span]) -> str | None:
     high = _CURVE * len(found)
     drawing = Drawing(high + 34, "events over time")
     for span in spans:
-        if span.kind in (SpanKind.OUTAGE, SpanKind.RESTART):
+        if span.kind in (FaultKind.OUTAGE, FaultKind.RESTART):
             told = f"{span.who} {span.kind}".strip()
             drawing.rect(x(span.from_ns), 4, x(span.to_ns) - x(span.from_ns), high, "outage", told)
     most = max(max(each.counts) for each in found) or 1

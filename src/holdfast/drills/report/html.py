@@ -14,7 +14,7 @@ from typing import Final
 from holdfast import __version__
 from holdfast.core.history.invariants import Violation, described
 from holdfast.drills.catalog import drill
-from holdfast.drills.model import Guard, Judged, Verdict
+from holdfast.drills.model import DrillVerdict, Guard, JudgedScene
 from holdfast.drills.report.charts import curves, lines, takeovers
 from holdfast.drills.report.json import kinds
 from holdfast.drills.report.timeline import timeline
@@ -26,7 +26,7 @@ _GUARDS: Final = {Guard.OFF: "off", Guard.WRITES: "writes only", Guard.ON: "on",
 LOSSES_MAX: Final = 6
 
 
-def page(verdict: Verdict, when: str) -> str:
+def page(verdict: DrillVerdict, when: str) -> str:
     """The whole page. `when` is the time as text."""
     return "".join(
         (
@@ -43,11 +43,11 @@ def page(verdict: Verdict, when: str) -> str:
     )
 
 
-def _word(verdict: Verdict) -> str:
+def _word(verdict: DrillVerdict) -> str:
     return "passed" if verdict.passed else "failed"
 
 
-def _head(verdict: Verdict, when: str) -> Iterator[str]:
+def _head(verdict: DrillVerdict, when: str) -> Iterator[str]:
     what = drill(verdict.drill)
     yield f'<p class="quiet">Holdfast {escape(__version__)} · {escape(when)}</p>'
     yield f"<h1>Drill: {escape(verdict.drill)}</h1><p>{escape(what.shows)}</p>"
@@ -71,7 +71,7 @@ def _head(verdict: Verdict, when: str) -> Iterator[str]:
     yield "</table></div>"
 
 
-def summary(verdict: Verdict) -> str:
+def summary(verdict: DrillVerdict) -> str:
     """The verdict in one or two sentences."""
     bare = sum(each.lost for each in verdict.judged if each.scene.bites)
     guarded = [each for each in verdict.judged if each.scene.guard is Guard.ON]
@@ -97,7 +97,7 @@ def summary(verdict: Verdict) -> str:
     return " ".join(words) or "Everything ended as expected."
 
 
-def _row(judged: Judged) -> str:
+def _row(judged: JudgedScene) -> str:
     found = slowest(judged.scene.takeovers)
     took = "–" if found is None else f"{found.took_ns / NS:.2f} s"
     lost = f'<span class="{"shown" if judged.scene.bites else "bad"}">{judged.lost}</span>' if judged.lost else "0"
@@ -109,7 +109,7 @@ def _row(judged: Judged) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def outcome(judged: Judged) -> str:
+def outcome(judged: JudgedScene) -> str:
     """The verdict about a scene, in a word or two."""
     if not judged.ok:
         return '<span class="bad">failed</span>'
@@ -118,7 +118,7 @@ def outcome(judged: Judged) -> str:
     return '<span class="good">as expected</span>'
 
 
-def _scene(judged: Judged) -> Iterator[str]:
+def _scene(judged: JudgedScene) -> Iterator[str]:
     scene = judged.scene
     done = scene.done[:1].upper() + scene.done[1:]
     yield f"<h2>{escape(scene.title[:1].upper() + scene.title[1:])}</h2><p>{escape(done)}</p>"
@@ -169,7 +169,7 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return f'<table class="figures">{f"<tr>{head}</tr>" if head else ""}{body}</table>'
 
 
-def _end(verdict: Verdict) -> Iterator[str]:
+def _end(verdict: DrillVerdict) -> Iterator[str]:
     yield "<h2>Repeat this drill</h2>"
     yield f"<pre>{escape(verdict.replay)}</pre>"
     yield (

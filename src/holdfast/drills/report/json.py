@@ -8,12 +8,12 @@ from typing import Any
 
 from holdfast.core.history.events import Record
 from holdfast.core.history.invariants import Violation, described
-from holdfast.drills.model import Judged, Takeover, Verdict
+from holdfast.drills.model import DrillVerdict, JudgedScene, MeasuredTakeover
 from holdfast.drills.verdict.leases import grants, plain, slowest
 from holdfast.types import NS
 
 
-def as_dict(verdict: Verdict) -> dict[str, Any]:
+def as_dict(verdict: DrillVerdict) -> dict[str, Any]:
     """The whole verdict."""
     return {
         "drill": verdict.drill,
@@ -28,7 +28,7 @@ def as_dict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _scene(judged: Judged) -> dict[str, Any]:
+def _scene(judged: JudgedScene) -> dict[str, Any]:
     scene = judged.scene
     return {
         "scene": scene.title,
@@ -62,6 +62,6 @@ def _violation(found: Violation) -> dict[str, Any]:
     return {"rule": found.rule, "key": found.key, "text": plain(found), "records": records}
 
 
-def _takeover(found: Takeover) -> dict[str, Any]:
+def _takeover(found: MeasuredTakeover) -> dict[str, Any]:
     took, slo = round(found.took_ns / NS, 4), round(found.slo_ns / NS, 3)
     return {"what": found.what, "took": took, "slo": slo, "in_time": found.in_time}

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.holds import HoldInterval, holds
-from holdfast.drills.model import Moment, Scene, Span, SpanKind
+from holdfast.drills.model import FaultKind, FaultMoment, FaultSpan, SceneRecord
 from holdfast.drills.report.svg import WIDE, Drawing, width_of
 from holdfast.drills.verdict.leases import overwritten, who
 from holdfast.types import NS
@@ -40,7 +40,7 @@ class _Frame(NamedTuple):
         return f"{(at_ns - self.from_ns) / NS:.2f} s"
 
 
-def timeline(scene: Scene) -> str | None:
+def timeline(scene: SceneRecord) -> str | None:
     """The picture; None if there is no guarded resource, no data, or too much of it."""
     if scene.guard is None:
         return None
@@ -60,7 +60,7 @@ def timeline(scene: Scene) -> str | None:
     drawing = Drawing(bottom + _FENCES + 58, f"timeline: {scene.title}")
     _axis(drawing, frame, bottom + _FENCES + 16)
     for span in scene.spans:
-        if span.kind in (SpanKind.OUTAGE, SpanKind.SPLIT):
+        if span.kind in (FaultKind.OUTAGE, FaultKind.SPLIT):
             _shade(drawing, frame, span, _TOP - 6, bottom + _FENCES + 10)
     for name, y in places.items():
         drawing.text(_LEFT - 10, y + _HEAD + _BAR / 2 + 4, name, "label", "end")
@@ -68,7 +68,7 @@ def timeline(scene: Scene) -> str | None:
     for hold in held:
         _hold(drawing, frame, hold, places[who_held(hold)], scene.spans)
     for span in scene.spans:
-        if span.kind in (SpanKind.PAUSE, SpanKind.DOWN) and span.who in places:
+        if span.kind in (FaultKind.PAUSE, FaultKind.DOWN) and span.who in places:
             _stopped(drawing, frame, span, places[span.who])
     _moments(drawing, frame, scene.moments, bottom + _FENCES + 10)
     marks = _marks(scene)
@@ -92,7 +92,7 @@ class _Mark(NamedTuple):
     told: str
 
 
-def _marks(scene: Scene) -> list[_Mark]:
+def _marks(scene: SceneRecord) -> list[_Mark]:
     lost = {id(record) for record in overwritten(scene.history)}
     found = []
     for record in scene.history:
@@ -109,7 +109,7 @@ def _marks(scene: Scene) -> list[_Mark]:
     return _named(found, scene)
 
 
-def _named(marks: list[_Mark], scene: Scene) -> list[_Mark]:
+def _named(marks: list[_Mark], scene: SceneRecord) -> list[_Mark]:
     """A refused bare fence has no owner; the owner is the worker that was granted it."""
     owners = {record.fence: who(record) for record in scene.history if record.kind is EventKind.GRANTED}
     return [mark._replace(who=owners.get(mark.fence, mark.who)) if mark.who == "unknown" else mark for mark in marks]
@@ -123,9 +123,9 @@ def _put(drawing: Drawing, mark: _Mark, x: float, y: float, frame: _Frame) -> No
         drawing.dot(x, y, mark.kind, told)
 
 
-def _hold(drawing: Drawing, frame: _Frame, hold: HoldInterval, y: float, spans: Sequence[Span]) -> None:
+def _hold(drawing: Drawing, frame: _Frame, hold: HoldInterval, y: float, spans: Sequence[FaultSpan]) -> None:
     name = who_held(hold)
-    died = [each.from_ns for each in spans if each.kind is SpanKind.DOWN and each.who == name]
+    died = [each.from_ns for each in spans if each.kind is FaultKind.DOWN and each.who == name]
     end_ns = hold.until_ns or next((at for at in died if at >= hold.since_ns), None) or hold.over_by_ns or frame.to_ns
     x, to_x = frame.x(hold.since_ns), frame.x(end_ns)
     fence = "no fence" if hold.fence is None else f"…{hold.fence % 10**6:06d}"
@@ -135,10 +135,10 @@ def _hold(drawing: Drawing, frame: _Frame, hold: HoldInterval, y: float, spans: 
         drawing.text(x + 1, y + _HEAD - 4, fence, "small")
 
 
-def _stopped(drawing: Drawing, frame: _Frame, span: Span, y: float) -> None:
+def _stopped(drawing: Drawing, frame: _Frame, span: FaultSpan, y: float) -> None:
     x, to_x = frame.x(span.from_ns), frame.x(span.to_ns)
     told = f"{span.who}: {span.kind} from {frame.told(span.from_ns)} to {frame.told(span.to_ns)}"
-    if span.kind is SpanKind.DOWN:
+    if span.kind is FaultKind.DOWN:
         drawing.cross(x, y + _HEAD + _BAR / 2, "death", told)
         drawing.text(x + 9, y + _HEAD + _BAR / 2 + 4, "killed", "small")
         return
@@ -146,14 +146,14 @@ def _stopped(drawing: Drawing, frame: _Frame, span: Span, y: float) -> None:
     drawing.rect(x, y + _HEAD - 3, to_x - x, _BAR + 6, "hatched", told)
 
 
-def _shade(drawing: Drawing, frame: _Frame, span: Span, y: float, to_y: float) -> None:
+def _shade(drawing: Drawing, frame: _Frame, span: FaultSpan, y: float, to_y: float) -> None:
     x, to_x = frame.x(span.from_ns), frame.x(span.to_ns)
     drawing.rect(x, y, to_x - x, to_y - y, "outage", f"{span.kind} until {frame.told(span.to_ns)}")
-    if span.kind is SpanKind.OUTAGE and to_x - x > width_of(span.kind):
+    if span.kind is FaultKind.OUTAGE and to_x - x > width_of(span.kind):
         drawing.text((x + to_x) / 2, y + 12, span.kind, "small", "middle")
 
 
-def _moments(drawing: Drawing, frame: _Frame, moments: Sequence[Moment], to_y: float) -> None:
+def _moments(drawing: Drawing, frame: _Frame, moments: Sequence[FaultMoment], to_y: float) -> None:
     """A line through all lanes for each moment, with its label above, in the first of two rows with enough room."""
     rows = {_TOP - 10: 0.0, _TOP - 23: 0.0}  # the occupied width of each
     for moment in sorted(moments, key=lambda each: each.at_ns):
@@ -201,7 +201,7 @@ def _axis(drawing: Drawing, frame: _Frame, y: float) -> None:
         number += 1
 
 
-def _legend(drawing: Drawing, y: float, scene: Scene) -> None:
+def _legend(drawing: Drawing, y: float, scene: SceneRecord) -> None:
     x = float(_LEFT)
     shown = {
         "hold": "lease held",
@@ -210,10 +210,10 @@ def _legend(drawing: Drawing, y: float, scene: Scene) -> None:
         "refused": "write refused",
     }
     kinds = {mark.kind for mark in _marks(scene)}
-    if any(span.kind is SpanKind.PAUSE for span in scene.spans):
+    if any(span.kind is FaultKind.PAUSE for span in scene.spans):
         shown["paused"] = "process stopped"
-    if any(span.kind is SpanKind.SPLIT for span in scene.spans):
-        shown["outage"] = SpanKind.SPLIT
+    if any(span.kind is FaultKind.SPLIT for span in scene.spans):
+        shown["outage"] = FaultKind.SPLIT
     if scene.moments:
         shown["moment"] = "the fault"
     for kind, words in shown.items():

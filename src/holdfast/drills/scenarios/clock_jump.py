@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from holdfast.drills.env.clocks import Moved, jump, proven
-from holdfast.drills.env.processes import LIMIT_S, Actor
-from holdfast.drills.env.redis_server import Server, redis_server, running
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.env.clocks import MovedClocks, jump, proven
+from holdfast.drills.env.processes import LIMIT_S, WorkerHandle
+from holdfast.drills.env.redis_server import RedisServer, redis_server, running
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import FaultKind, Guard, ReportFigure
 from holdfast.drills.scenarios.failover import overtake, rises
 from holdfast.drills.scenarios.pause import TITLES
 from holdfast.types import NS
@@ -32,8 +32,8 @@ JUMPS: Final = (MINUTE_S, HOUR_S)
 class Clockwork(NamedTuple):
     """A server and its clocks."""
 
-    server: Server
-    moved: Moved
+    server: RedisServer
+    moved: MovedClocks
 
     def jump(self, seconds: float) -> int:
         """Set the clock of the server. Returns the time."""
@@ -46,7 +46,7 @@ def clockwork(directory: Path, library: Path) -> Iterator[Clockwork]:
     executable = redis_server()
     directory.mkdir()
     with (
-        Moved(directory / "clock", library) as moved,
+        MovedClocks(directory / "clock", library) as moved,
         running(executable, directory / "redis", environment=moved.environment) as server,
     ):
         proven(server, moved)
@@ -59,7 +59,7 @@ def told_jump(seconds: float) -> str:
     return f"{'+' if seconds > 0 else '−'}{size}"
 
 
-def play_forward(stage: Stage, guard: Guard, library: Path) -> None:
+def play_forward(stage: DrillHarness, guard: Guard, library: Path) -> None:
     """The clock jumps forward while the lock is held: by a minute, and then by an hour."""
     words = (
         "ada is granted the lock and is between check and write when the server's clock jumps forward, by a minute and "
@@ -77,13 +77,19 @@ def play_forward(stage: Stage, guard: Guard, library: Path) -> None:
             it.played(partial(_forward, it, clocks, key, (ada, ben), seconds, between=number % 2 == 1))
         balance = it.account.look(key).balance
         it.scene.figures += [
-            Figure("additions acknowledged", str(it.acknowledged)),
-            Figure("balance at the end", str(balance), "each addition is 1"),
+            ReportFigure("additions acknowledged", str(it.acknowledged)),
+            ReportFigure("balance at the end", str(balance), "each addition is 1"),
         ]
 
 
 def _forward(
-    it: Setting, clocks: Clockwork, key: str, actors: tuple[Actor, Actor], seconds: float, *, between: bool
+    it: SceneHarness,
+    clocks: Clockwork,
+    key: str,
+    actors: tuple[WorkerHandle, WorkerHandle],
+    seconds: float,
+    *,
+    between: bool,
 ) -> bool:
     """One jump. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
@@ -103,7 +109,7 @@ def _forward(
     return overtake(it, ada, ben, between=between)
 
 
-def play_back(stage: Stage, library: Path) -> None:
+def play_back(stage: DrillHarness, library: Path) -> None:
     """The clock jumps back while the lock is held: the holder stays alive, then it dies; twice."""
     words = (
         "the server's clock jumps back while ada holds the lock; her next renewal corrects that. Then she dies and "
@@ -122,7 +128,7 @@ def play_back(stage: Stage, library: Path) -> None:
         it.claim("nothing acknowledged is lost", balance == it.acknowledged, seen)
 
 
-def _back(it: Setting, clocks: Clockwork, key: str, ben: Actor, seconds: float) -> bool:
+def _back(it: SceneHarness, clocks: Clockwork, key: str, ben: WorkerHandle, seconds: float) -> bool:
     """Two jumps of a size. False: they must be repeated, because a lease was lost for another reason."""
     [ada] = it.crew.enter(f"ada-{told_jump(seconds)[1:].replace(' ', '')}")
     old = it.ask(ada, "take", "granted", key=key)["fence"]
@@ -144,11 +150,13 @@ def _back(it: Setting, clocks: Clockwork, key: str, ben: Actor, seconds: float) 
     it.crew.next("asking", ben)
     it.breathe()
     note = f"the SLO of {it.stage.plan.slo_seconds:g} s is not applied: by the server's clock the lease is good"
-    it.scene.figures.append(Figure(f"{told_jump(-seconds)}: a dead holder's lock is kept for", f"{kept_s:.0f} s", note))
+    it.scene.figures.append(
+        ReportFigure(f"{told_jump(-seconds)}: a dead holder's lock is kept for", f"{kept_s:.0f} s", note)
+    )
     it.tell(f"ada died, and the clock jumped {told_jump(-seconds)}: her lock is kept for {kept_s:.0f} s")
     at_ns, what = _put_right(it, clocks, key, seconds)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
-    it.span(SpanKind.DOWN, ada.name, died_ns, granted.at_ns)
+    it.span(FaultKind.DOWN, ada.name, died_ns, granted.at_ns)
     took = it.takeover(what, at_ns, granted.at_ns)
     it.tell(f"{what}: ben has the lock after {took.took_ns / NS:.2f} s", good=took.in_time)
     rises(it, old, granted.fields["fence"], "the fence rises though the clock went back")
@@ -159,20 +167,20 @@ def _back(it: Setting, clocks: Clockwork, key: str, ben: Actor, seconds: float) 
     return written
 
 
-def _kept_s(it: Setting, clocks: Clockwork, key: str) -> float:
+def _kept_s(it: SceneHarness, clocks: Clockwork, key: str) -> float:
     """How long the server would keep the lock without renewal."""
     with it.stage.locks(url=clocks.server.url) as locks:
         return locks.inspect(key).remaining or 0.0
 
 
-def _settled(it: Setting, clocks: Clockwork, key: str, holder: Actor) -> bool:
+def _settled(it: SceneHarness, clocks: Clockwork, key: str, holder: WorkerHandle) -> bool:
     """Whether the expiry is that of a renewal. A holder that has lost its lease renews no more."""
     if 0 < _kept_s(it, clocks, key) <= it.stage.plan.ttl_s:
         return True
     return not it.ask(holder, "standing", "standing")["held"]
 
 
-def _put_right(it: Setting, clocks: Clockwork, key: str, seconds: float) -> tuple[int, str]:
+def _put_right(it: SceneHarness, clocks: Clockwork, key: str, seconds: float) -> tuple[int, str]:
     """Set the clock right, or break the lock. Returns the time and the action."""
     if seconds == MINUTE_S:
         return it.moment("set right", clocks.jump(2 * seconds)), "a clock that was set right"

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from holdfast.drills.env.clocks import Moved, jump, proven
-from holdfast.drills.env.redis_pair import Pair, paired, url_of
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard
+from holdfast.drills.env.clocks import MovedClocks, jump, proven
+from holdfast.drills.env.redis_pair import RedisPair, paired, url_of
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import Guard, ReportFigure
 from holdfast.drills.scenarios.clock_jump import HOUR_S, told_jump
 from holdfast.drills.scenarios.failover import lose_primary
 
@@ -28,7 +28,7 @@ TITLE: Final = "server's clock back, then its primary lost"
 _LONG_S: Final = 60.0
 
 
-def play(stage: Stage, library: Path) -> None:
+def play(stage: DrillHarness, library: Path) -> None:
     """Both orders, on one pair of servers with one clock."""
     words = (
         "the clock of two servers is set back by an hour, so that the counter of fences is ahead of it; the replica is "
@@ -39,7 +39,7 @@ def play(stage: Stage, library: Path) -> None:
     place = stage.directory / f"behind-{len(stage.scenes)}"
     place.mkdir()
     with (
-        Moved(place / "clock", library) as moved,
+        MovedClocks(place / "clock", library) as moved,
         paired(place / "pair", environment=moved.environment) as pair,
         stage.scene(TITLE, f"{words}.", Guard.ON, url=url_of(pair.door())) as it,
     ):
@@ -55,7 +55,7 @@ def play(stage: Stage, library: Path) -> None:
         _set_back_alone(it, pair, moved)
 
 
-def _set_back_alone(it: Setting, pair: Pair, moved: Moved) -> None:
+def _set_back_alone(it: SceneHarness, pair: RedisPair, moved: MovedClocks) -> None:
     """Set the clock back while the replica is cut off, and compare the fences of both sides."""
     it.until(lambda: pair.in_step, "the replica to have all writes")
     pair.link.cut()
@@ -67,10 +67,10 @@ def _set_back_alone(it: Setting, pair: Pair, moved: Moved) -> None:
     text = "no fence is issued twice, though neither side knows how much time has passed"
     it.claim(text, twice == 0, f"{len(lost)} before and {len(again)} after, {twice} the same")
     it.tell(f"{LOCKS} locks granted before the failover and after it: {twice} fences are the same", good=twice == 0)
-    it.scene.figures.append(Figure("fences issued twice", str(twice)))
+    it.scene.figures.append(ReportFigure("fences issued twice", str(twice)))
 
 
-def _granted(it: Setting, url: str, name: str, number: int) -> set[int]:
+def _granted(it: SceneHarness, url: str, name: str, number: int) -> set[int]:
     """Have a server grant some uncontended locks. Returns their fences."""
     with it.stage.locks(url=url) as locks:
         leases = [locks.hold(f"{it.prefix}{name}:{at}", ttl=_LONG_S, family="drill") for at in range(number)]

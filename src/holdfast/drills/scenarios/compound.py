@@ -10,16 +10,16 @@ from __future__ import annotations
 import time
 
 from holdfast.core.history.events import EventKind
-from holdfast.drills.env.processes import LIMIT_S, Actor
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.env.processes import LIMIT_S, WorkerHandle
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import FaultKind, Guard, ReportFigure
 from holdfast.drills.scenarios.pause import TITLES
 from holdfast.types import NS
 
 _REQUEST = 4  # a request may take a quarter of the TTL: several renewals fail within one lease
 
 
-def play(stage: Stage, guard: Guard) -> None:
+def play(stage: DrillHarness, guard: Guard) -> None:
     """The whole sequence, once."""
     words = (
         f"the store does not answer for longer than ada's lease of {stage.plan.ttl_s:g} s; ben takes over when it is "
@@ -55,27 +55,27 @@ def play(stage: Stage, guard: Guard) -> None:
         it.breathe()
         it.ask(ben, "release", "released")
         it.scene.figures += [
-            Figure("loss reason", str(standing["reason"])),
-            Figure("late write", "accepted" if late else "refused"),
+            ReportFigure("loss reason", str(standing["reason"])),
+            ReportFigure("late write", "accepted" if late else "refused"),
         ]
     failed = sum(record.kind is EventKind.UNCONFIRMED for record in it.scene.history)
-    it.scene.figures.append(Figure("renewals without an answer", str(failed)))
+    it.scene.figures.append(ReportFigure("renewals without an answer", str(failed)))
 
 
-def _cut(it: Setting) -> int:
+def _cut(it: SceneHarness) -> int:
     it.stage.way.cut()
     it.tell("the store no longer answers")
     return time.time_ns()
 
 
-def _mend(it: Setting, since_ns: int) -> int:
+def _mend(it: SceneHarness, since_ns: int) -> int:
     it.stage.way.mend()
     at_ns = time.time_ns()
-    it.span(SpanKind.OUTAGE, "", since_ns, at_ns)
+    it.span(FaultKind.OUTAGE, "", since_ns, at_ns)
     return at_ns
 
 
-def _insist(it: Setting, key: str, ada: Actor, fence: int) -> None:
+def _insist(it: SceneHarness, key: str, ada: WorkerHandle, fence: int) -> None:
     """Check the store's answers to a renewal and a release by a former owner."""
     ada.order("insist")
     renewal = it.crew.next("renewal", ada).fields["accepted"]

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from holdfast.drills.env.processes import LIMIT_S, Actor
-from holdfast.drills.env.redis_pair import Pair, paired, url_of
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Claim, Figure, Guard
+from holdfast.drills.env.processes import LIMIT_S, WorkerHandle
+from holdfast.drills.env.redis_pair import RedisPair, paired, url_of
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import DrillClaim, Guard, ReportFigure
 from holdfast.drills.scenarios.pause import TITLES
 from holdfast.types import NS
 
 
-def play(stage: Stage, guard: Guard, rounds: int) -> None:
+def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
     """Rounds of the same failure: the late write comes after the new owner's, and then before it."""
     words = (
         "the replica is cut off, ada is granted the lock, the primary is killed, and the replica is promoted without "
@@ -35,13 +35,15 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
                 it.played(partial(lose_primary, it, pair, key, ada, ben, between=number % 2 == 1))
             balance = it.account.look(key).balance
             it.scene.figures += [
-                Figure("primaries lost", str(len(it.scene.moments))),
-                Figure("additions acknowledged", str(it.acknowledged)),
-                Figure("balance at the end", str(balance), "each addition is 1"),
+                ReportFigure("primaries lost", str(len(it.scene.moments))),
+                ReportFigure("additions acknowledged", str(it.acknowledged)),
+                ReportFigure("balance at the end", str(balance), "each addition is 1"),
             ]
 
 
-def lose_primary(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, between: bool) -> bool:
+def lose_primary(
+    it: SceneHarness, pair: RedisPair, key: str, ada: WorkerHandle, ben: WorkerHandle, *, between: bool
+) -> bool:
     """One failover. False: it must be repeated, because a lease was lost for another reason."""
     it.until(lambda: pair.in_step, "the replica to have all writes")
     pair.link.cut()
@@ -62,7 +64,7 @@ def lose_primary(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, b
     return played
 
 
-def overtake(it: Setting, ada: Actor, ben: Actor, *, between: bool) -> bool:
+def overtake(it: SceneHarness, ada: WorkerHandle, ben: WorkerHandle, *, between: bool) -> bool:
     """The late write of ada, who has lost the lock: `between` ben's read and his write, or after both.
 
     False: it must be repeated, because ben lost his lease for another reason.
@@ -85,16 +87,16 @@ def overtake(it: Setting, ada: Actor, ben: Actor, *, between: bool) -> bool:
     return True
 
 
-def rises(it: Setting, old: int, new: int, text: str) -> None:
+def rises(it: SceneHarness, old: int, new: int, text: str) -> None:
     """Record whether the second fence is above the first. Fences count microseconds, unless the clock is behind."""
     above = new - old
     by = f"{above / 1e6:.3f} s of the clock" if above >= 1000 else f"{above}, as the clock is behind"
     seen = "it is" if above > 0 else f"it is not: {old} and then {new}"
-    it.scene.claims.append(Claim(text, above > 0, seen))
+    it.scene.claims.append(DrillClaim(text, above > 0, seen))
     it.tell(f"the second fence is above the first, by {by}" if above > 0 else f"{text}: {seen}", good=above > 0)
 
 
-def told(it: Setting, actor: Actor) -> None:
+def told(it: SceneHarness, actor: WorkerHandle) -> None:
     """Wait until a holder notices that it lost its lock: by its next renewal, or because none is answered for a TTL."""
     limit_s = it.stage.plan.ttl_s + LIMIT_S
     it.until(lambda: not it.ask(actor, "standing", "standing")["held"], f"{actor.name} to notice", limit_s)
@@ -102,7 +104,7 @@ def told(it: Setting, actor: Actor) -> None:
     it.claim("the owner whose grant was lost notices", reason is not None, f"its lease: {reason}")
 
 
-def say_late(it: Setting, late: bool, moment: str) -> None:
+def say_late(it: SceneHarness, late: bool, moment: str) -> None:
     """Report the result of the late write."""
     good = None if late and it.scene.guard is not Guard.ON else not late
     it.tell(f"ada wrote {moment}: {'accepted' if late else 'refused'}", good=good)

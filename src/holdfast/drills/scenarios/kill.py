@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import count
 
-from holdfast.drills.env.processes import LIMIT_S, Actor
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.env.processes import LIMIT_S, WorkerHandle
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import FaultKind, Guard, ReportFigure
 from holdfast.types import NS
 
 MOMENTS = ("just granted", "between check and write", "after the write, before the release")
 
 
-def play(stage: Stage, rounds: int) -> None:
+def play(stage: DrillHarness, rounds: int) -> None:
     """One death in each round."""
     words = f"a holder is killed while it holds its lease of {stage.plan.ttl_s:g} s and another worker waits"
     with stage.scene("holders killed", f"{words}; in turn {', '.join(MOMENTS)}.", Guard.ON) as it:
@@ -29,15 +29,15 @@ def play(stage: Stage, rounds: int) -> None:
             it.played(partial(_round, it, key, names, ben, number % len(MOMENTS)))
         balance = it.account.look(key).balance
         it.scene.figures += [
-            Figure("holders killed", str(rounds)),
-            Figure("additions acknowledged", str(it.acknowledged)),
-            Figure("balance at the end", str(balance), "each addition is 1"),
+            ReportFigure("holders killed", str(rounds)),
+            ReportFigure("additions acknowledged", str(it.acknowledged)),
+            ReportFigure("balance at the end", str(balance), "each addition is 1"),
         ]
         seen = f"{it.acknowledged} acknowledged, balance {balance}"
         it.claim("nothing acknowledged is lost", balance == it.acknowledged, seen)
 
 
-def _round(it: Setting, key: str, names: Iterator[str], ben: Actor, moment: int) -> bool:
+def _round(it: SceneHarness, key: str, names: Iterator[str], ben: WorkerHandle, moment: int) -> bool:
     """One death. False: it must be repeated, because a lease was lost for another reason."""
     [ada] = it.crew.enter(next(names))
     it.ask(ada, "take", "granted", key=key)
@@ -53,7 +53,7 @@ def _round(it: Setting, key: str, names: Iterator[str], ben: Actor, moment: int)
     died_ns = it.crew.kill(ada)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover(f"a holder killed {MOMENTS[moment]}", died_ns, granted.at_ns)
-    it.span(SpanKind.DOWN, ada.name, died_ns, granted.at_ns)
+    it.span(FaultKind.DOWN, ada.name, died_ns, granted.at_ns)
     it.tell(f"{ada.name} killed {MOMENTS[moment]}; ben took over after {took.took_ns / NS:.2f} s", good=took.in_time)
     it.ask(ben, "read", "read")
     it.breathe()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.core.history.events import EventKind
-from holdfast.drills.env.plane import Part, Plane, shown
-from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.env.plane import DrillPlane, PlaneProcess, shown
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
 from holdfast.drills.env.workspace import lease_times
-from holdfast.drills.model import Figure, SpanKind
+from holdfast.drills.model import FaultKind, ReportFigure
 from holdfast.drills.verdict.plane import taken_over, whole
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.settings import Settings
@@ -20,7 +20,7 @@ END_S: Final = 60.0
 _RUNNING: Final = "a job that a worker was running"
 
 
-def play(stage: Stage) -> None:
+def play(stage: DrillHarness) -> None:
     """Two schedulers and two workers; one of each is killed."""
     deployment = stage.plan.deployment
     times = lease_times(stage.plan.ttl_s) if deployment is None else {}
@@ -29,7 +29,7 @@ def play(stage: Stage) -> None:
         f"a plane with two schedulers and two workers runs {JOBS} jobs; one of each is killed, with leases of {ttl:g} s"
     )
     with stage.scene("plane processes killed", f"{words}.", None) as it:
-        with Plane(it, times) as plane:
+        with DrillPlane(it, times) as plane:
             parts = [plane.scheduler(), plane.scheduler(), plane.worker(), plane.worker()]
             plane.wait_ready(*parts)
             it.tell("the plane is ready")
@@ -48,20 +48,20 @@ def play(stage: Stage) -> None:
         it.scene.takeovers += taken_over("a worker killed", running, attempts, died_ns, slo_ns)
         it.scene.claims += whole(plane.submitted, shown(jobs), [job.ends for job in jobs], tally)
         last_ns = max((each.to_ns for each in it.scene.takeovers), default=died_ns)
-        it.span(SpanKind.DOWN, victim.name, died_ns, last_ns)
+        it.span(FaultKind.DOWN, victim.name, died_ns, last_ns)
         it.tell(
             f"all {len(jobs)} jobs ended; the last was taken over after {(last_ns - died_ns) / NS:.2f} s", good=True
         )
         it.scene.figures += [
-            Figure("jobs", str(len(jobs))),
-            Figure("attempts", str(tally.attempts), f"{tally.twice} after a death"),
-            Figure("effects", str(tally.effects), "one for each job"),
+            ReportFigure("jobs", str(len(jobs))),
+            ReportFigure("attempts", str(tally.attempts), f"{tally.twice} after a death"),
+            ReportFigure("effects", str(tally.effects), "one for each job"),
         ]
     duplicates = sum(record.kind is EventKind.DUPLICATE for record in it.scene.history)
-    it.scene.figures.append(Figure("duplicate ends refused", str(duplicates)))
+    it.scene.figures.append(ReportFigure("duplicate ends refused", str(duplicates)))
 
 
-def _busiest(it: Setting, plane: Plane) -> Part:
+def _busiest(it: SceneHarness, plane: DrillPlane) -> PlaneProcess:
     """The worker with the most jobs in flight, when all workers are full."""
     wanted = min(JOBS, 2 * plane.settings.worker.concurrency, plane.settings.scheduler.tenant_slots or JOBS)
     it.until(lambda: len(plane.attempts()) >= wanted, f"{wanted} jobs to start")

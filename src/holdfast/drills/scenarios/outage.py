@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.circuit_breaker import COOL_MAX_NS
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Claim, Figure, SpanKind, curve
-from holdfast.drills.verdict.effects import Attempt, Effects, Tally
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import DrillClaim, FaultKind, ReportFigure, curve
+from holdfast.drills.verdict.effects import EffectAttempt, Effects, EffectTally
 from holdfast.drills.worker import POLICY
 from holdfast.types import NS
 
@@ -39,7 +39,7 @@ class Outage(NamedTuple):
     recovered_ns: int
 
 
-def play(stage: Stage, seconds: float) -> None:
+def play(stage: DrillHarness, seconds: float) -> None:
     """One outage of that length, under all three policies concurrently."""
     words = f"the store is unreachable for {seconds:g} s while two replicas of each risk class process numbered items"
     with stage.scene("store outage", f"{words}.", None, request_timeout=min(REQUEST_S, seconds / 4)) as it:
@@ -58,7 +58,7 @@ def play(stage: Stage, seconds: float) -> None:
             it.wait(seconds)
             mended_ns = time.time_ns()
             stage.way.mend()
-            it.span(SpanKind.OUTAGE, "", cut_ns, mended_ns)
+            it.span(FaultKind.OUTAGE, "", cut_ns, mended_ns)
             it.tell("the store is back")
             recovered_ns = _recovered(it, effects, names, mended_ns)
             outage = Outage(cut_ns, mended_ns, recovered_ns)
@@ -74,7 +74,7 @@ def play(stage: Stage, seconds: float) -> None:
         it.scene.figures += list(_counters(it.scene.history, outage))
 
 
-def _recovered(it: Setting, effects: Effects, names: Sequence[str], mended_ns: int) -> int:
+def _recovered(it: SceneHarness, effects: Effects, names: Sequence[str], mended_ns: int) -> int:
     """When every replica had started an item under a full lease again: each notices separately that the store is up."""
 
     def full(name: str) -> bool:
@@ -86,51 +86,57 @@ def _recovered(it: Setting, effects: Effects, names: Sequence[str], mended_ns: i
     return time.time_ns()
 
 
-def _figures(it: Setting, effects: Effects, began_ns: int) -> None:
+def _figures(it: SceneHarness, effects: Effects, began_ns: int) -> None:
     for risk, policy in POLICY.items():
         attempts, tally = effects.attempts(risk, 0), effects.tally(risk)
         it.scene.claims += judge_class(policy, attempts, tally)
         it.scene.curves.append(curve(policy, effects.times(risk), began_ns, time.time_ns(), NS // 2))
         note = f"{tally.attempts} attempts, {tally.twice} of them twice, {tally.degraded} without a fence"
-        it.scene.figures.append(Figure(f"{policy}: items done", str(tally.effects), note))
+        it.scene.figures.append(ReportFigure(f"{policy}: items done", str(tally.effects), note))
 
 
-def judge_class(policy: str, attempts: Sequence[Attempt], tally: Tally) -> Iterator[Claim]:
+def judge_class(policy: str, attempts: Sequence[EffectAttempt], tally: EffectTally) -> Iterator[DrillClaim]:
     """The promises of one policy in an outage, and the observations."""
     degraded = sum(each.fence is None for each in attempts)
     if policy == "fail_open":
-        yield Claim("fail_open continues without the store", degraded > 0, f"{degraded} items started without it")
-        yield Claim(
+        yield DrillClaim("fail_open continues without the store", degraded > 0, f"{degraded} items started without it")
+        yield DrillClaim(
             "duplicates of fail_open had one effect",
             tally.effects == tally.attempts - tally.twice,
             f"{tally.attempts} attempts, {tally.twice} duplicates, {tally.effects} effects",
         )
     else:
-        yield Claim(f"{policy} does nothing without the store", not degraded, f"{degraded} items started without it")
-        yield Claim(f"{policy} does nothing twice", tally.twice == 0, f"{tally.twice} duplicates")
+        yield DrillClaim(
+            f"{policy} does nothing without the store", not degraded, f"{degraded} items started without it"
+        )
+        yield DrillClaim(f"{policy} does nothing twice", tally.twice == 0, f"{tally.twice} duplicates")
 
 
-def judge_history(history: Iterable[Record], outage: Outage) -> Iterator[Claim]:
+def judge_history(history: Iterable[Record], outage: Outage) -> Iterator[DrillClaim]:
     """The store grants nothing while it is unreachable; fallbacks are counted, and end after recovery (R97)."""
     records = list(history)
     grants = [each for each in records if each.kind is EventKind.GRANTED]
     meanwhile = [
         each for each in grants if (each.began_ns or each.at_ns) > outage.cut_ns and each.at_ns < outage.mended_ns
     ]
-    yield Claim("an unreachable store grants nothing", not meanwhile, f"{len(meanwhile)} grants meanwhile")
+    yield DrillClaim("an unreachable store grants nothing", not meanwhile, f"{len(meanwhile)} grants meanwhile")
     fell = [each for each in records if each.kind is EventKind.FELL_BACK]
-    yield Claim("fallbacks are counted", bool(fell), f"{len(fell)} recorded")
+    yield DrillClaim("fallbacks are counted", bool(fell), f"{len(fell)} recorded")
     late = sum(each.at_ns > outage.recovered_ns for each in fell)
     well = sum(each.at_ns > outage.recovered_ns for each in grants)
-    yield Claim("after recovery fallbacks are near zero", late * NEAR_ZERO <= well, f"{late} beside {well} full leases")
+    yield DrillClaim(
+        "after recovery fallbacks are near zero", late * NEAR_ZERO <= well, f"{late} beside {well} full leases"
+    )
 
 
-def _counters(history: Iterable[Record], outage: Outage) -> Iterator[Figure]:
+def _counters(history: Iterable[Record], outage: Outage) -> Iterator[ReportFigure]:
     counts = dict.fromkeys((EventKind.FELL_BACK, EventKind.DENIED, EventKind.PROMOTED), 0)
     for record in history:
         if record.kind in counts:
             counts[record.kind] += 1
-    yield Figure("fallbacks", str(counts[EventKind.FELL_BACK]), "leases granted without the store")
-    yield Figure("denied", str(counts[EventKind.DENIED]), "refused by the policy")
-    yield Figure("promoted", str(counts[EventKind.PROMOTED]), "degraded leases that the store granted later")
-    yield Figure("recovery", f"{(outage.recovered_ns - outage.mended_ns) / NS:.1f} s", "until all had full leases")
+    yield ReportFigure("fallbacks", str(counts[EventKind.FELL_BACK]), "leases granted without the store")
+    yield ReportFigure("denied", str(counts[EventKind.DENIED]), "refused by the policy")
+    yield ReportFigure("promoted", str(counts[EventKind.PROMOTED]), "degraded leases that the store granted later")
+    yield ReportFigure(
+        "recovery", f"{(outage.recovered_ns - outage.mended_ns) / NS:.1f} s", "until all had full leases"
+    )

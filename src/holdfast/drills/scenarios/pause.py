@@ -11,9 +11,9 @@ import time
 from functools import partial
 from typing import Final
 
-from holdfast.drills.env.processes import LIMIT_S, Actor
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard
+from holdfast.drills.env.processes import LIMIT_S, WorkerHandle
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import Guard, ReportFigure
 from holdfast.types import NS
 
 TITLES = {
@@ -30,7 +30,7 @@ LONGER: Final = 1.05  # a pause lasts at least so many TTLs
 ROUND_S: Final = 2.0  # of a round, besides the TTL
 
 
-def play(stage: Stage, guard: Guard, rounds: int) -> None:
+def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
     """Rounds of the same failure, alternating the two timings."""
     words = f"ada is stopped between check and write for longer than her lease of {stage.plan.ttl_s:g} s, and ben takes"
     with stage.scene(TITLES[guard], f"{words} over; {_DONE[guard]}.", guard) as it:
@@ -40,12 +40,12 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
             it.played(partial(round_of, it, key, ada, ben, between=number % 2 == 1))
         balance = it.account.look(key).balance
         it.scene.figures += [
-            Figure("additions acknowledged", str(it.acknowledged)),
-            Figure("balance at the end", str(balance), "each addition is 1"),
+            ReportFigure("additions acknowledged", str(it.acknowledged)),
+            ReportFigure("balance at the end", str(balance), "each addition is 1"),
         ]
 
 
-def round_of(it: Setting, key: str, ada: Actor, ben: Actor, *, between: bool) -> bool:
+def round_of(it: SceneHarness, key: str, ada: WorkerHandle, ben: WorkerHandle, *, between: bool) -> bool:
     """One pause. False: it must be repeated, because a lease was lost for another reason."""
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
@@ -73,7 +73,7 @@ def round_of(it: Setting, key: str, ada: Actor, ben: Actor, *, between: bool) ->
     return _ended(it, ada, ben, written=written, late=late, between=between)
 
 
-def _ended(it: Setting, ada: Actor, ben: Actor, *, written: bool, late: bool, between: bool) -> bool:
+def _ended(it: SceneHarness, ada: WorkerHandle, ben: WorkerHandle, *, written: bool, late: bool, between: bool) -> bool:
     """Report a round. Returns whether it was valid."""
     held = it.ask(ben, "standing", "standing")["held"]
     standing = it.ask(ada, "standing", "standing")

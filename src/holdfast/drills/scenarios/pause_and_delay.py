@@ -11,16 +11,16 @@ import time
 from functools import partial
 from typing import Final
 
-from holdfast.drills.env.processes import Actor
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.env.processes import WorkerHandle
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import FaultKind, Guard, ReportFigure
 from holdfast.drills.scenarios import pause
 
 DELAY_SHARE: Final = 20  # a request takes a tenth of the TTL longer, there and back
 THINK_S: Final = 0.02
 
 
-def play(stage: Stage, guard: Guard, rounds: int) -> None:
+def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
     """Rounds of both at the same time."""
     delay_s = stage.plan.ttl_s / DELAY_SHARE
     words = f"all traffic to and from the store is {delay_s * 1000:g} ms late; cleo and dan add continuously and are"
@@ -40,17 +40,17 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
             it.thaw(victim, stopped_ns)
         acknowledged = it.acknowledged + sum(_end(it, adder) for adder in (cleo, dan))
         stage.way.delay(0.0)
-        it.span(SpanKind.DELAY, "", since_ns, time.time_ns())
+        it.span(FaultKind.DELAY, "", since_ns, time.time_ns())
         balance, others = it.account.look(key).balance, it.account.look(other).balance
         it.scene.figures += [
-            Figure("additions acknowledged", str(acknowledged)),
-            Figure("balances at the end", str(balance + others), "each addition is 1"),
+            ReportFigure("additions acknowledged", str(acknowledged)),
+            ReportFigure("balances at the end", str(balance + others), "each addition is 1"),
         ]
         if guard is Guard.ON:
             kept = balance + others == acknowledged
             it.claim("nothing acknowledged is lost", kept, f"{acknowledged} acknowledged, {balance + others} there")
 
 
-def _end(it: Setting, adder: Actor) -> int:
+def _end(it: SceneHarness, adder: WorkerHandle) -> int:
     adder.order("stop")
     return int(it.crew.next("added", adder).fields["added"])

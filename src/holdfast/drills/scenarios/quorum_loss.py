@@ -15,11 +15,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from holdfast.drills.env.processes import LIMIT_S, Actor, Start
-from holdfast.drills.env.redis_quorum import NODES, Doors, Nodes, voting
-from holdfast.drills.env.redis_server import Server
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard
+from holdfast.drills.env.processes import LIMIT_S, StartOptions, WorkerHandle
+from holdfast.drills.env.redis_quorum import NODES, NodeProxies, QuorumServers, voting
+from holdfast.drills.env.redis_server import RedisServer
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import Guard, ReportFigure
 from holdfast.drills.scenarios.failover import overtake, rises
 from holdfast.drills.scenarios.pause import TITLES
 from holdfast.types import NS
@@ -27,7 +27,7 @@ from holdfast.types import NS
 _AWAY_TTLS: Final = 1.5  # how long the first node stays unreachable: longer than the lease lives without renewals
 
 
-def play_replaced(stage: Stage) -> None:
+def play_replaced(stage: DrillHarness) -> None:
     """Every node is replaced by an empty one, while a lock is held."""
     words = (
         f"ada holds a lock on {NODES} servers, of which a majority decides, and ben waits for it; each server is "
@@ -41,7 +41,7 @@ def play_replaced(stage: Stage) -> None:
             it.played(partial(_replace_all, it, nodes, key, (ada, ben)))
 
 
-def _replace_all(it: Setting, nodes: Nodes, key: str, actors: tuple[Actor, Actor]) -> bool:
+def _replace_all(it: SceneHarness, nodes: QuorumServers, key: str, actors: tuple[WorkerHandle, WorkerHandle]) -> bool:
     """One after the other. False: a lease was lost for another reason."""
     ada, ben = actors
     old = it.ask(ada, "take", "granted", key=key)["fence"]
@@ -74,14 +74,14 @@ def _replace_all(it: Setting, nodes: Nodes, key: str, actors: tuple[Actor, Actor
     it.ask(ben, "release", "released")
     it.claim("the current owner can write", written, f"ben's write was {'accepted' if written else 'refused'}")
     it.scene.figures += [
-        Figure("nodes replaced", str(NODES)),
-        Figure("additions acknowledged", str(it.acknowledged)),
-        Figure("balance at the end", str(it.account.look(key).balance), "each addition is 1"),
+        ReportFigure("nodes replaced", str(NODES)),
+        ReportFigure("additions acknowledged", str(it.acknowledged)),
+        ReportFigure("balance at the end", str(it.account.look(key).balance), "each addition is 1"),
     ]
     return True
 
 
-def _settled(it: Setting, server: Server, key: str, holder: Actor) -> bool:
+def _settled(it: SceneHarness, server: RedisServer, key: str, holder: WorkerHandle) -> bool:
     """Whether a node has the lease of the holder, or the lease no longer exists.
 
     A new node may first have a vote of another worker, who is outvoted and releases it.
@@ -91,11 +91,11 @@ def _settled(it: Setting, server: Server, key: str, holder: Actor) -> bool:
     return (owner is not None and owner.startswith(f"{holder.name}@")) or _has_lost(it, holder)
 
 
-def _has_lost(it: Setting, actor: Actor) -> bool:
+def _has_lost(it: SceneHarness, actor: WorkerHandle) -> bool:
     return not it.ask(actor, "standing", "standing")["held"]
 
 
-def play_forgotten(stage: Stage, guard: Guard, rounds: int) -> None:
+def play_forgotten(stage: DrillHarness, guard: Guard, rounds: int) -> None:
     """Rounds of the same failure: the late write comes after the new owner's, and then before it."""
     words = (
         "ada cannot reach node 1, and is granted the lock by nodes 2 and 3; node 3 is killed and comes back empty; "
@@ -106,19 +106,27 @@ def play_forgotten(stage: Stage, guard: Guard, rounds: int) -> None:
         with stage.scene(f"quorum, a node forgets, {TITLES[guard]}", f"{words}.", guard, url=his.url) as it:
             it.scene.excuses = frozenset({"C4"})
             key = it.key("account")
-            [ada] = it.crew.enter("ada", start=Start({"url": hers.url}))
+            [ada] = it.crew.enter("ada", start=StartOptions({"url": hers.url}))
             [ben] = it.crew.enter("ben")
             for number in range(rounds):
                 it.played(partial(_forget, it, nodes, hers, key, (ada, ben), between=number % 2 == 1))
                 hers.mend()
             it.scene.figures += [
-                Figure("nodes that forgot", str(len(it.scene.moments))),
-                Figure("additions acknowledged", str(it.acknowledged)),
-                Figure("balance at the end", str(it.account.look(key).balance), "each addition is 1"),
+                ReportFigure("nodes that forgot", str(len(it.scene.moments))),
+                ReportFigure("additions acknowledged", str(it.acknowledged)),
+                ReportFigure("balance at the end", str(it.account.look(key).balance), "each addition is 1"),
             ]
 
 
-def _forget(it: Setting, nodes: Nodes, hers: Doors, key: str, actors: tuple[Actor, Actor], *, between: bool) -> bool:
+def _forget(
+    it: SceneHarness,
+    nodes: QuorumServers,
+    hers: NodeProxies,
+    key: str,
+    actors: tuple[WorkerHandle, WorkerHandle],
+    *,
+    between: bool,
+) -> bool:
     """One node forgets. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     empty = nodes.prepare()  # started now, since ada's lease does not wait for it

@@ -25,8 +25,8 @@ from typing import Any, Final
 from holdfast.core.backoff import Backoff, Exponential, Fixed, Jittered
 from holdfast.core.tuning.percentiles import of_durations
 from holdfast.core.tuning.retry import Arrival, guardrails, replay, worst_minute
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Claim, Figure, Scene, curve
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import DrillClaim, ReportFigure, SceneRecord, curve
 from holdfast.errors import BackendError, LeaseLost
 from holdfast.leases.sync.client import Locks
 from holdfast.types import MS, NS
@@ -97,10 +97,10 @@ TTL_NS: Final = 60 * NS  # of the job lock, whose safety budget bounds the sprea
 _WAVE_S: Final = 0.5
 
 
-def play(stage: Stage, seconds: float) -> None:
+def play(stage: DrillHarness, seconds: float) -> None:
     """The same contention with each delay; as many contenders as the time allows."""
     threads = max(1, int(seconds / len(DELAYS) / _WAVE_S / PROCESSES))
-    compared = Scene("compared", "times of failed retries, with each delay.", None)
+    compared = SceneRecord("compared", "times of failed retries, with each delay.", None)
     for number, name in enumerate(DELAYS):
         words = f"{threads * PROCESSES} concurrent contenders request a lock and hold it for {HOLD_S * 1000:g} ms each"
         with stage.scene(name, f"{words}; those that find it held retry after {name}.", None) as it:
@@ -110,15 +110,15 @@ def play(stage: Stage, seconds: float) -> None:
     stage.scenes.append(simulated(stage.plan.seed))
 
 
-def _compare(compared: Scene, scene: Scene) -> None:
+def _compare(compared: SceneRecord, scene: SceneRecord) -> None:
     """Add the curve of a scene to the comparison, with a common time axis, and its figures in one line."""
     compared.curves += (each._replace(from_ns=0) for each in scene.curves)
     scene.curves.clear()
     told = ", ".join(f"{each.name} {each.value}" for each in scene.figures)
-    compared.figures.append(Figure(scene.title, told))
+    compared.figures.append(ReportFigure(scene.title, told))
 
 
-def _contend(it: Setting, name: str, threads: int, limit_s: float, seed: int) -> None:
+def _contend(it: SceneHarness, name: str, threads: int, limit_s: float, seed: int) -> None:
     crew = it.crew.enter(*(f"process-{number + 1}" for number in range(PROCESSES)))
     key, began_ns = it.key("busy"), time.time_ns()
     for number, actor in enumerate(crew):
@@ -138,31 +138,31 @@ def _contend(it: Setting, name: str, threads: int, limit_s: float, seed: int) ->
     it.tell(", ".join(f"{each.name} {each.value}" for each in it.scene.figures))
 
 
-def _shown(waits: Sequence[int], busy: Sequence[int]) -> list[Figure]:
+def _shown(waits: Sequence[int], busy: Sequence[int]) -> list[ReportFigure]:
     burst = worst_minute(busy)
     return [
-        Figure("retries", str(len(busy))),
-        Figure("p95 wait", f"{of_durations(waits, 'waits').p95_ns / NS:.2f} s"),
-        Figure("burstiness", f"{burst.fano:.1f}", "Fano factor in buckets of 50 ms; 1 is random"),
-        Figure("peak to mean", f"{burst.peak_to_mean:.1f}", "the worst bucket against the average one"),
+        ReportFigure("retries", str(len(busy))),
+        ReportFigure("p95 wait", f"{of_durations(waits, 'waits').p95_ns / NS:.2f} s"),
+        ReportFigure("burstiness", f"{burst.fano:.1f}", "Fano factor in buckets of 50 ms; 1 is random"),
+        ReportFigure("peak to mean", f"{burst.peak_to_mean:.1f}", "the worst bucket against the average one"),
     ]
 
 
-def simulated(seed: int) -> Scene:
+def simulated(seed: int) -> SceneRecord:
     """The same contention with many more contenders, in virtual time. The same seed gives the same numbers."""
     words = f"the same, with {SIMULATED} contenders in virtual time; the same seed gives the same numbers."
-    scene = Scene(f"{SIMULATED} contenders, simulated", words, None)
+    scene = SceneRecord(f"{SIMULATED} contenders, simulated", words, None)
     arrivals = [Arrival(number * MS // 10, "busy", round(HOLD_S * NS)) for number in range(SIMULATED)]
     fano: dict[str, float] = {}
     for name, backoff in DELAYS.items():
         found = replay(name, arrivals, backoff, seed=seed)
         fano[name] = found.burst.fano
         wait = f"p95 wait {found.p95_wait_ns / NS:.1f} s, {found.busy:,} retries"
-        scene.figures.append(Figure(name, f"burstiness {found.burst.fano:.1f}", wait))
+        scene.figures.append(ReportFigure(name, f"burstiness {found.burst.fano:.1f}", wait))
         wrong = guardrails(backoff, TTL_NS, round(HOLD_S * NS))
-        scene.figures += [Figure(f"{name}: guardrail", problem) for problem in wrong]
+        scene.figures += [ReportFigure(f"{name}: guardrail", problem) for problem in wrong]
     fixed, *others = (fano[name] for name in DELAYS)
     kept = all(each < fixed for each in others)
     seen = ", ".join(f"{name} {value:.1f}" for name, value in fano.items())
-    scene.claims.append(Claim("spreading the delay flattens the waves", kept, f"burstiness: {seen}"))
+    scene.claims.append(DrillClaim("spreading the delay flattens the waves", kept, f"burstiness: {seen}"))
     return scene

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from holdfast.drills.env.plane import Part, Plane, shown
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, SpanKind, curve
+from holdfast.drills.env.plane import DrillPlane, PlaneProcess, shown
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import FaultKind, ReportFigure, curve
 from holdfast.drills.verdict.plane import undelayed, whole
 from holdfast.types import NS
 
@@ -21,11 +21,11 @@ _END_S: Final = 10.0  # in addition to the grace period of work
 ROUND_S: Final = 25.0
 
 
-def play(stage: Stage, rounds: int) -> None:
+def play(stage: DrillHarness, rounds: int) -> None:
     """Two schedulers and two workers, each replaced so many times."""
     words = "a plane with two schedulers and two workers, with leases of default length, gets jobs continuously;"
     with stage.scene("every process replaced", f"{words} each process is replaced by a new one in turn.", None) as it:
-        with Plane(it, {}) as plane:
+        with DrillPlane(it, {}) as plane:
             began_ns = time.time_ns()
             plane.wait_ready(plane.scheduler(), plane.scheduler(), plane.worker(), plane.worker())
             it.tell("the plane is ready")
@@ -43,21 +43,21 @@ def play(stage: Stage, rounds: int) -> None:
         ttl_s = min(plane.settings.scheduler.job_ttl, plane.settings.worker.lease_ttl)
         it.scene.claims += undelayed(tally.attempts, len(jobs), longest_ns, ttl_s)
         it.scene.figures += [
-            Figure("jobs", str(len(jobs))),
-            Figure("attempts", str(tally.attempts)),
-            Figure("slowest job", f"{longest_ns / NS:.2f} s", f"leases last {ttl_s:g} s"),
+            ReportFigure("jobs", str(len(jobs))),
+            ReportFigure("attempts", str(tally.attempts)),
+            ReportFigure("slowest job", f"{longest_ns / NS:.2f} s", f"leases last {ttl_s:g} s"),
         ]
         times = [each.at_ns for each in attempts]
         it.scene.curves.append(curve("jobs started", times, began_ns, time.time_ns(), NS // 2))
 
 
-def _replace(it: Setting, plane: Plane, old: Part) -> None:
+def _replace(it: SceneHarness, plane: DrillPlane, old: PlaneProcess) -> None:
     kind = old.name.partition("-")[0]
     new = plane.scheduler() if kind == "scheduler" else plane.worker()
     plane.wait_ready(new)
     since_ns = time.time_ns()
     old.terminate()
     it.until(lambda: not old.alive, f"{old.name} to end", plane.settings.grace + _END_S)
-    it.span(SpanKind.RESTART, old.name, since_ns, time.time_ns())
+    it.span(FaultKind.RESTART, old.name, since_ns, time.time_ns())
     it.claim(f"{old.name} ends normally", old.code == 0, f"exit code {old.code}")
     it.tell(f"{old.name} is replaced by {new.name}", good=old.code == 0)

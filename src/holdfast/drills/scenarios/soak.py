@@ -17,13 +17,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.drills.env.flaky_network import Weather
-from holdfast.drills.env.processes import Actor, Stalled
+from holdfast.drills.env.flaky_network import NetworkFaults
+from holdfast.drills.env.processes import Stalled, WorkerHandle
 from holdfast.drills.env.proxy import Proxy
 from holdfast.drills.env.redis_server import redis_server, running
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.env.stores import Way, WireWay
-from holdfast.drills.model import Claim, Figure, Guard, Plan, Scene, Verdict
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.env.stores import ProxyLink, StoreLink
+from holdfast.drills.model import DrillClaim, DrillPlan, DrillVerdict, Guard, ReportFigure, SceneRecord
 from holdfast.drills.runner import run
 from holdfast.drills.verdict.leaks import ENOUGH, flat_figures, flat_plots, judge_flat
 from holdfast.drills.verdict.leases import grants
@@ -71,20 +71,20 @@ MIXTURE: Final = (
 
 
 @dataclass(slots=True)
-class Tally:
+class SoakTally:
     """The results of the rounds so far."""
 
     rounds: int = 0
     passed: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    failures: list[Claim] = field(default_factory=list)
+    failures: list[DrillClaim] = field(default_factory=list)
     grants: int = 0
     lost_bare: int = 0  # updates lost without a full guard
     lost_guarded: int = 0
     refused: int = 0
     took_s: float = 0.0
 
-    def add(self, name: str, verdict: Verdict) -> None:
+    def add(self, name: str, verdict: DrillVerdict) -> None:
         """Count one drill, and drop its details."""
         (self.passed if verdict.passed else self.failed)[name] += 1
         self.took_s += verdict.took_s
@@ -101,31 +101,31 @@ class Tally:
     def fail(self, name: str, seen: str) -> None:
         """Keep the first failures."""
         if len(self.failures) < FAILURES_MAX:
-            self.failures.append(Claim(f"{name} ends as expected", kept=False, seen=seen))
+            self.failures.append(DrillClaim(f"{name} ends as expected", kept=False, seen=seen))
 
-    def claims(self) -> Iterator[Claim]:
+    def claims(self) -> Iterator[DrillClaim]:
         """The required conditions of the rounds."""
         yield from self.failures
         wrong, right = self.failed.total(), self.passed.total()
-        yield Claim("every drill ends as expected", wrong == 0, f"{right:,} passed, {wrong:,} failed")
-        yield Claim("nothing is lost with guards", self.lost_guarded == 0, f"{self.lost_guarded:,} updates lost")
+        yield DrillClaim("every drill ends as expected", wrong == 0, f"{right:,} passed, {wrong:,} failed")
+        yield DrillClaim("nothing is lost with guards", self.lost_guarded == 0, f"{self.lost_guarded:,} updates lost")
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[ReportFigure]:
         """The rounds in numbers."""
-        yield Figure("rounds", f"{self.rounds:,}", f"{self.passed.total() + self.failed.total():,} drills")
+        yield ReportFigure("rounds", f"{self.rounds:,}", f"{self.passed.total() + self.failed.total():,} drills")
         for name in sorted({*self.passed, *self.failed}):
-            yield Figure(name, f"{self.passed[name]:,} passed", f"{self.failed[name]:,} failed")
-        yield Figure("grants", f"{self.grants:,}", "of the drills")
-        yield Figure("updates lost without full guards", f"{self.lost_bare:,}", "which the drills must show")
-        yield Figure("updates lost with guards", f"{self.lost_guarded:,}")
-        yield Figure("stale steps refused", f"{self.refused:,}")
+            yield ReportFigure(name, f"{self.passed[name]:,} passed", f"{self.failed[name]:,} failed")
+        yield ReportFigure("grants", f"{self.grants:,}", "of the drills")
+        yield ReportFigure("updates lost without full guards", f"{self.lost_bare:,}", "which the drills must show")
+        yield ReportFigure("updates lost with guards", f"{self.lost_guarded:,}")
+        yield ReportFigure("stale steps refused", f"{self.refused:,}")
 
 
-def play(stage: Stage, seconds: float, drill: Callable[[str], Drill]) -> None:
+def play(stage: DrillHarness, seconds: float, drill: Callable[[str], Drill]) -> None:
     """Mix drills for that long, with a resident on each store. `drill` finds one by its name."""
     end = time.monotonic() + seconds
-    rounds = Scene(TITLE, f"short drills on all stores, shuffled in each round, for {seconds:g} s.", None)
-    tally = Tally()
+    rounds = SceneRecord(TITLE, f"short drills on all stores, shuffled in each round, for {seconds:g} s.", None)
+    tally = SoakTally()
     with _residents(stage, seconds):
         try:
             _rounds(stage, end, tally, drill)
@@ -137,7 +137,7 @@ def play(stage: Stage, seconds: float, drill: Callable[[str], Drill]) -> None:
     stage.scenes.insert(0, rounds)
 
 
-def _rounds(stage: Stage, end: float, tally: Tally, drill: Callable[[str], Drill]) -> None:
+def _rounds(stage: DrillHarness, end: float, tally: SoakTally, drill: Callable[[str], Drill]) -> None:
     chance = random.Random(f"soak:{stage.plan.seed}")  # noqa: S311 - the order of drills; guards nothing
     mixture = list(MIXTURE)
     while mixture:  # ends with the time, or when no drill can run here
@@ -150,10 +150,10 @@ def _rounds(stage: Stage, end: float, tally: Tally, drill: Callable[[str], Drill
                 return
 
 
-def _played(stage: Stage, piece: Piece, tally: Tally, drill: Drill) -> bool:
+def _played(stage: DrillHarness, piece: Piece, tally: SoakTally, drill: Drill) -> bool:
     """Run one drill. False: it cannot run here, which is reported once."""
     asked, name = stage.plan, f"{piece.drill} on {piece.store}"
-    plan = Plan(
+    plan = DrillPlan(
         own=piece.store,
         ttl_s=asked.ttl_s,
         slo_s=asked.slo_s,
@@ -184,10 +184,10 @@ def _played(stage: Stage, piece: Piece, tally: Tally, drill: Drill) -> bool:
 
 
 @contextmanager
-def _residents(stage: Stage, seconds: float) -> Iterator[None]:
+def _residents(stage: DrillHarness, seconds: float) -> Iterator[None]:
     """A resident on each available store, and network faults for all of them, for the duration of the block."""
     with ExitStack() as stack:
-        ways: list[Way] = [stage.way]
+        ways: list[StoreLink] = [stage.way]
         try:
             executable = redis_server()
         except Misconfigured as missing:
@@ -195,15 +195,17 @@ def _residents(stage: Stage, seconds: float) -> Iterator[None]:
         else:
             server = stack.enter_context(running(executable, stage.directory / "resident-redis"))
             proxy = stack.enter_context(Proxy("127.0.0.1", server.port))
-            ways.append(WireWay(f"redis://127.0.0.1:{proxy.port}", "Redis", proxy))
+            ways.append(ProxyLink(f"redis://127.0.0.1:{proxy.port}", "Redis", proxy))
         settled = list(filter(None, [_moved_in(stack, stage, way, seconds) for way in ways]))
-        with Weather(ways, stage.plan.seed) as weather:
+        with NetworkFaults(ways, stage.plan.seed) as weather:
             yield
         for it, actor in settled:
             _moved_out(it, actor, weather.faults)
 
 
-def _moved_in(stack: ExitStack, stage: Stage, way: Way, seconds: float) -> tuple[Setting, Actor] | None:
+def _moved_in(
+    stack: ExitStack, stage: DrillHarness, way: StoreLink, seconds: float
+) -> tuple[SceneHarness, WorkerHandle] | None:
     """A resident on a store. None: it did not start, which its scene reports, and the others continue."""
     kind = "SQLite" if way is stage.way else "Redis"
     words = "one process acquires, waits for, keeps, guards and releases leases continuously, over a faulty link."
@@ -217,14 +219,14 @@ def _moved_in(stack: ExitStack, stage: Stage, way: Way, seconds: float) -> tuple
     pace, every = max(PACE_S, seconds / DEEDS_MAX), min(60.0, max(0.2, seconds / SAMPLES))
     key = it.key("work")
     it.key("work:kept")
-    actor.order("reside", key=key, ttl=RESIDENT_TTLS * stage.plan.ttl_s, pace=pace, every=every)
+    actor.order("run_resident", key=key, ttl=RESIDENT_TTLS * stage.plan.ttl_s, pace=pace, every=every)
     return it, actor
 
 
-def _moved_out(it: Setting, actor: Actor, faults: int) -> None:
+def _moved_out(it: SceneHarness, actor: WorkerHandle, faults: int) -> None:
     actor.order("stop")
     try:
-        told = it.crew.next("resided", actor, END_S).fields
+        told = it.crew.next("resident_done", actor, END_S).fields
     except Stalled as stalled:
         it.claim("the resident lives, and stops on command", kept=False, seen=str(stalled))
         return
@@ -242,10 +244,10 @@ def _moved_out(it: Setting, actor: Actor, faults: int) -> None:
     it.claim("acknowledged writes exist", written == counted, f"{counted:,} acknowledged, {written:,} exist")
 
 
-def resident_figures(counts: dict[str, int], faults: int) -> Sequence[Figure]:
+def resident_figures(counts: dict[str, int], faults: int) -> Sequence[ReportFigure]:
     """The counters of a resident."""
     order = ("grants", "writes", "refused", "lost", "timed out", "cancelled", "store errors", "renewed")
     return [
-        *(Figure(name, f"{counts.get(name, 0):,}") for name in order),
-        Figure("faults", f"{faults:,}", "on the links to all stores together"),
+        *(ReportFigure(name, f"{counts.get(name, 0):,}") for name in order),
+        ReportFigure("faults", f"{faults:,}", "on the links to all stores together"),
     ]

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from holdfast.aio.client import Locks as AioLocks
 from holdfast.drills.verdict.account import Account, Balance
-from holdfast.drills.verdict.resource_usage import Samples
+from holdfast.drills.verdict.resource_usage import UsageSamples
 from holdfast.errors import AcquireTimeout, BackendError, HoldfastError, LeaseLost
 from holdfast.leases.sync.client import Locks
 
@@ -56,7 +56,7 @@ class Resident:
         self._key, self._ttl, self._pace, self._every = key, ttl, pace, every
         self._versions: Iterator[int] = itertools.count(1)
         self._counts: Counter[str] = Counter()
-        self._samples = Samples()
+        self._samples = UsageSamples()
 
     async def live(self) -> dict[str, Any]:
         """Run all tasks until told to stop; then release everything and return the counts."""

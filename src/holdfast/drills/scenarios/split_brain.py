@@ -21,11 +21,11 @@ from functools import partial
 from typing import Final
 
 import holdfast
-from holdfast.drills.env.processes import LIMIT_S, Actor, Start
+from holdfast.drills.env.processes import LIMIT_S, StartOptions, WorkerHandle
 from holdfast.drills.env.proxy import Proxy
-from holdfast.drills.env.redis_pair import Pair, paired, url_of
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.env.redis_pair import RedisPair, paired, url_of
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import FaultKind, Guard, ReportFigure
 from holdfast.drills.scenarios.failover import rises, told
 from holdfast.drills.scenarios.pause import TITLES
 from holdfast.errors import Unavailable
@@ -38,7 +38,7 @@ _REQUEST_S: Final = 2.0
 _LONG_S: Final = 60.0
 
 
-def play(stage: Stage, guard: Guard, rounds: int) -> None:
+def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
     """Rounds of the same cut: first the holder on the old side is granted the lock first, then the other one."""
     words = (
         "the primary is cut off from its replica together with ada, the replica is promoted for ben, and both sides "
@@ -49,7 +49,7 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
         with stage.scene(f"split brain, {TITLES[guard]}", f"{words}.", guard, url=url_of(new)) as it:
             it.scene.excuses = frozenset({"C4"})
             key = it.key("account")
-            [ada] = it.crew.enter("ada", start=Start({"url": url_of(old)}))
+            [ada] = it.crew.enter("ada", start=StartOptions({"url": url_of(old)}))
             [ben] = it.crew.enter("ben")
             for number in range(rounds):
                 first, second = (ada, ben) if number % 2 == 0 else (ben, ada)
@@ -59,12 +59,12 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
                 _compare(it, pair, new)
             balance = it.account.look(key).balance
             it.scene.figures += [
-                Figure("additions acknowledged", str(it.acknowledged)),
-                Figure("balance at the end", str(balance), "each addition is 1"),
+                ReportFigure("additions acknowledged", str(it.acknowledged)),
+                ReportFigure("balance at the end", str(balance), "each addition is 1"),
             ]
 
 
-def _round(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor, Actor]) -> bool:
+def _round(it: SceneHarness, pair: RedisPair, new: Proxy, key: str, actors: tuple[WorkerHandle, WorkerHandle]) -> bool:
     """One cut. False: it must be repeated, because a lease was lost for another reason."""
     first, second = actors
     it.until(lambda: pair.in_step, "the replica to have all writes")
@@ -98,9 +98,9 @@ def _round(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor, A
     return True
 
 
-def _healed(it: Setting, pair: Pair, cut_ns: int) -> None:
+def _healed(it: SceneHarness, pair: RedisPair, cut_ns: int) -> None:
     at_ns = pair.heal()
-    it.span(SpanKind.SPLIT, "", cut_ns, at_ns)
+    it.span(FaultKind.SPLIT, "", cut_ns, at_ns)
     it.moment("healed", at_ns)
     it.breathe()
 
@@ -109,7 +109,7 @@ def _became(accepted: bool) -> str:
     return "accepted" if accepted else "refused"
 
 
-def _compare(it: Setting, pair: Pair, new: Proxy) -> None:
+def _compare(it: SceneHarness, pair: RedisPair, new: Proxy) -> None:
     """Have both sides grant many locks at the same time, and compare the two fences of each."""
     it.until(lambda: pair.in_step, "the replica to have all writes")
     cut_ns = it.moment("cut in two", pair.split(new))
@@ -135,13 +135,13 @@ def _compare(it: Setting, pair: Pair, new: Proxy) -> None:
     both = fences[0].keys() & fences[1].keys()
     equal = sum(fences[0][key] == fences[1][key] for key in both)
     it.claim("both sides grant all requests", len(both) == LOCKS, f"{len(both)} of {LOCKS} locks")
-    it.scene.figures.append(Figure("locks that both sides granted", str(len(both))))
+    it.scene.figures.append(ReportFigure("locks that both sides granted", str(len(both))))
     note = "of one lock, from both sides; two grants in the same microsecond would have the same fence"
-    it.scene.figures.append(Figure("equal fences", str(equal), note))
+    it.scene.figures.append(ReportFigure("equal fences", str(equal), note))
     it.tell(f"{len(both)} locks granted by both sides concurrently: {equal} with the same fence", good=equal == 0)
 
 
-def play_bounded(stage: Stage) -> None:
+def play_bounded(stage: DrillHarness) -> None:
     """The same cut, with a primary that is configured to stop when no replica follows it."""
     words = (
         f"the primary has min-replicas-to-write 1 and min-replicas-max-lag {LAG_S}; it is cut off together with ada, "
@@ -156,13 +156,15 @@ def play_bounded(stage: Stage) -> None:
             it.scene.excuses = frozenset({"C4"})
             it.until(lambda: pair.in_step, "the replica to have all writes")
             key = it.key("account")
-            [ada] = it.crew.enter("ada", start=Start({"url": url_of(old)}))
+            [ada] = it.crew.enter("ada", start=StartOptions({"url": url_of(old)}))
             [ben] = it.crew.enter("ben")
             it.until(lambda: _grants(it, pair.primary.url), "the primary to count its replica")
             _bounded(it, pair, new, key, (ada, ben))
 
 
-def _bounded(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor, Actor]) -> None:
+def _bounded(
+    it: SceneHarness, pair: RedisPair, new: Proxy, key: str, actors: tuple[WorkerHandle, WorkerHandle]
+) -> None:
     ada, ben = actors
     low = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
@@ -188,12 +190,12 @@ def _bounded(it: Setting, pair: Pair, new: Proxy, key: str, actors: tuple[Actor,
     it.ask(ben, "release", "released")
     note = f"min-replicas-max-lag is {LAG_S} s, and both sides check once per second"
     it.scene.figures += [
-        Figure("the old primary stopped granting after", f"{stopped_s:.1f} s", note),
-        Figure("its holder had given up after", f"{lost_s:.1f} s", f"the TTL is {it.stage.plan.ttl_s:g} s"),
+        ReportFigure("the old primary stopped granting after", f"{stopped_s:.1f} s", note),
+        ReportFigure("its holder had given up after", f"{lost_s:.1f} s", f"the TTL is {it.stage.plan.ttl_s:g} s"),
     ]
 
 
-def _in_office(it: Setting, owner: Actor, key: str) -> bool:
+def _in_office(it: SceneHarness, owner: WorkerHandle, key: str) -> bool:
     """The holder of the lock on the new side writes. False: it lost the lock meanwhile for another reason."""
     if not it.ask(owner, "standing", "standing")["held"]:
         it.ask(owner, "take", "granted", key=key)
@@ -206,7 +208,7 @@ def _in_office(it: Setting, owner: Actor, key: str) -> bool:
     return True
 
 
-def _grants(it: Setting, url: str) -> bool:
+def _grants(it: SceneHarness, url: str) -> bool:
     """Whether a server still grants locks."""
     try:
         with (

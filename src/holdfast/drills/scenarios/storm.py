@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.drills.env.processes import Actor
-from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.env.processes import WorkerHandle
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
 from holdfast.drills.model import KEYS, WAITERS, Guard
 from holdfast.drills.scenarios.storm_worker import RENEWALS
 from holdfast.drills.verdict.storm import (
-    hoard_figures,
-    hoard_of,
-    judge_hoards,
+    judge_leases,
     judge_waits,
+    lease_figures,
+    lease_report_of,
     memory_plot,
     wait_figures,
     wait_plot,
-    waits_of,
+    waiter_report_of,
 )
 
 PROCESSES: Final = 4
@@ -31,7 +31,7 @@ REQUEST_S: Final = 5.0
 _TTLS: Final = 5.0  # of the lock, and of the lease beside it: slow moments of the machine are not the subject
 
 
-def play(stage: Stage, seconds: float) -> None:
+def play(stage: DrillHarness, seconds: float) -> None:
     """All three scenes, in the given sizes, else as large as the time allows."""
     plan, scale = stage.plan, min(1.0, seconds / SECONDS)
     waiters = _even(round(WAITERS * scale) if plan.waiters is None else plan.waiters)
@@ -47,10 +47,10 @@ def play(stage: Stage, seconds: float) -> None:
             Guard.ON,
             request_timeout=REQUEST_S,
         ) as it:
-            _crowd(it, waiters, fair=fair)
+            _wait_for_one(it, waiters, fair=fair)
     words = f"{keys:,} locks are acquired by {PROCESSES} processes, all renewed {RENEWALS} times, and released."
     with stage.scene(f"{keys:,} concurrent leases", words, None, request_timeout=REQUEST_S) as it:
-        _hoard(it, keys)
+        _hold_many(it, keys)
 
 
 def _even(number: int) -> int:
@@ -58,19 +58,19 @@ def _even(number: int) -> int:
     return max(1, number // PROCESSES) * PROCESSES
 
 
-def _crowd(it: Setting, waiters: int, *, fair: bool) -> None:
+def _wait_for_one(it: SceneHarness, waiters: int, *, fair: bool) -> None:
     stage, key = it.stage, it.key("wanted")
     ttl = _TTLS * stage.plan.ttl_s
     crew = it.crew.enter(*_names())
     with stage.locks(REQUEST_S) as locks, locks.lock(key, ttl=ttl, family="drill", timeout=stage.left_s):
         for number, actor in enumerate(crew):
             words: dict[str, Any] = {"first": number + 1, "step": PROCESSES, "fair": fair, "ttl": ttl}
-            words |= {"timeout": stage.left_s, "bystander": it.key(f"beside-{number + 1}")}
-            actor.order("crowd", key=key, waiters=waiters // PROCESSES, **words)
+            words |= {"timeout": stage.left_s, "unrelated": it.key(f"beside-{number + 1}")}
+            actor.order("queue_waiters", key=key, waiters=waiters // PROCESSES, **words)
         for actor in crew:
-            it.crew.next("in_line", actor, stage.left_s)
+            it.crew.next("queued", actor, stage.left_s)
         it.tell(f"all {waiters:,} waiters are queued; the lock is released")
-    found = [waits_of(actor.name, _followed(it, actor, "crowded", crew)) for actor in crew]
+    found = [waiter_report_of(actor.name, _followed(it, actor, "waiters_done", crew)) for actor in crew]
     for claim in judge_waits(found, waiters, it.account.look(key).balance, fair=fair):
         it.claim(*claim)
     it.scene.figures += wait_figures(found)
@@ -78,20 +78,20 @@ def _crowd(it: Setting, waiters: int, *, fair: bool) -> None:
     it.tell(", ".join(f"{each.name} {each.value}" for each in it.scene.figures), good=True)
 
 
-def _hoard(it: Setting, keys: int) -> None:
+def _hold_many(it: SceneHarness, keys: int) -> None:
     stage = it.stage
     ttl = max(_TTLS * stage.plan.ttl_s, 3.0 * keys / RENEWALS_A_SECOND)  # three renewals in a TTL
     it.tell(f"leases of {ttl:g} s")
     crew = it.crew.enter(*_names())
     for number, actor in enumerate(crew):
         mine = keys // PROCESSES
-        actor.order("hoard", first=number * mine, keys=mine, ttl=ttl, timeout=stage.left_s)
-    found = [hoard_of(actor.name, _followed(it, actor, "hoarded", crew)) for actor in crew]
+        actor.order("hold_leases", first=number * mine, keys=mine, ttl=ttl, timeout=stage.left_s)
+    found = [lease_report_of(actor.name, _followed(it, actor, "leases_done", crew)) for actor in crew]
     with stage.locks(REQUEST_S) as locks:
         left = len(locks.list(it.prefix))
-    for claim in judge_hoards(found, keys, left, RENEWALS):
+    for claim in judge_leases(found, keys, left, RENEWALS):
         it.claim(*claim)
-    it.scene.figures += hoard_figures(found)
+    it.scene.figures += lease_figures(found)
     it.scene.plots.append(memory_plot(found))
     it.tell(", ".join(f"{each.name} {each.value}" for each in it.scene.figures), good=True)
 
@@ -100,7 +100,7 @@ def _names() -> list[str]:
     return [f"process-{number + 1}" for number in range(PROCESSES)]
 
 
-def _followed(it: Setting, actor: Actor, end: str, crew: list[Actor]) -> Any:
+def _followed(it: SceneHarness, actor: WorkerHandle, end: str, crew: list[WorkerHandle]) -> Any:
     """Wait for the report of a worker, and report the progress of the first one: the others are similar."""
     while (event := it.crew.next(("progress", end), actor, it.stage.left_s)).name != end:
         if actor is crew[0]:

@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from holdfast.drills.env.clocks import Moved
-from holdfast.drills.env.processes import LIMIT_S, Actor, Start
-from holdfast.drills.env.stage import Setting, Stage
-from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.env.clocks import MovedClocks
+from holdfast.drills.env.processes import LIMIT_S, StartOptions, WorkerHandle
+from holdfast.drills.env.stage import DrillHarness, SceneHarness
+from holdfast.drills.model import FaultKind, Guard, ReportFigure
 from holdfast.drills.scenarios.clock_jump import HOUR_S, JUMPS, told_jump
 from holdfast.drills.scenarios.failover import rises, say_late
 from holdfast.drills.scenarios.pause import TITLES
@@ -35,18 +35,18 @@ _AHEAD: Final = ("--boottime", "259200", "--monotonic", "86400")
 _THROUGH: Final = ("unshare", "--time", *_AHEAD, "--fork", "--kill-child=SIGKILL")
 
 
-def play_jumps(stage: Stage, library: Path) -> None:
+def play_jumps(stage: DrillHarness, library: Path) -> None:
     """The wall clock of the host jumps while the lock is held: forward and back, by a minute and by an hour."""
     words = (
         "the wall clock of ada's and ben's host jumps while ada holds the lock: a minute forward, a minute back, an "
         "hour forward and an hour back"
     )
     with (
-        Moved(stage.directory / f"clock-{len(stage.scenes)}", library) as moved,
+        MovedClocks(stage.directory / f"clock-{len(stage.scenes)}", library) as moved,
         stage.scene("host's clock, on SQLite", f"{words}.", Guard.ON, moved=moved) as it,
     ):
         key = it.key("account")
-        ada, ben = it.crew.enter("ada", "ben", start=Start(environment=moved.environment))
+        ada, ben = it.crew.enter("ada", "ben", start=StartOptions(environment=moved.environment))
         for seconds in JUMPS:
             it.played(partial(_forward, it, moved, key, (ada, ben), seconds))
             it.played(partial(_back, it, moved, key, (ada, ben), seconds))
@@ -55,7 +55,9 @@ def play_jumps(stage: Stage, library: Path) -> None:
         it.claim("nothing acknowledged is lost", balance == it.acknowledged, seen)
 
 
-def _forward(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seconds: float) -> bool:
+def _forward(
+    it: SceneHarness, moved: MovedClocks, key: str, actors: tuple[WorkerHandle, WorkerHandle], seconds: float
+) -> bool:
     """A jump forward. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     old = it.ask(ada, "take", "granted", key=key)["fence"]
@@ -83,7 +85,9 @@ def _forward(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], s
     return written
 
 
-def _back(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seconds: float) -> bool:
+def _back(
+    it: SceneHarness, moved: MovedClocks, key: str, actors: tuple[WorkerHandle, WorkerHandle], seconds: float
+) -> bool:
     """A jump back. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     old = it.ask(ada, "take", "granted", key=key)["fence"]
@@ -109,28 +113,30 @@ def _back(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seco
     return True
 
 
-def play_suspend(stage: Stage, guard: Guard, library: Path) -> None:
+def play_suspend(stage: DrillHarness, guard: Guard, library: Path) -> None:
     """The host is suspended for an hour while the lock is held."""
     words = (
         "the host is suspended for an hour while ada is between check and write and ben waits: both are stopped, and "
         "then the boot-time and the wall clock have counted an hour, and the monotonic clock next to nothing"
     )
     with (
-        Moved(stage.directory / f"clock-{len(stage.scenes)}", library) as moved,
+        MovedClocks(stage.directory / f"clock-{len(stage.scenes)}", library) as moved,
         stage.scene(f"host suspended, {TITLES[guard]}", f"{words}.", guard, moved=moved) as it,
     ):
         key = it.key("account")
-        ada, ben = it.crew.enter("ada", "ben", start=Start(environment=moved.environment))
+        ada, ben = it.crew.enter("ada", "ben", start=StartOptions(environment=moved.environment))
         for between in (False, True):
             it.played(partial(_suspended, it, moved, key, (ada, ben), between=between))
         balance = it.account.look(key).balance
         it.scene.figures += [
-            Figure("additions acknowledged", str(it.acknowledged)),
-            Figure("balance at the end", str(balance), "each addition is 1"),
+            ReportFigure("additions acknowledged", str(it.acknowledged)),
+            ReportFigure("balance at the end", str(balance), "each addition is 1"),
         ]
 
 
-def _suspended(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], *, between: bool) -> bool:
+def _suspended(
+    it: SceneHarness, moved: MovedClocks, key: str, actors: tuple[WorkerHandle, WorkerHandle], *, between: bool
+) -> bool:
     """One suspension. False: it must be repeated, because a lease was lost for another reason."""
     ada, ben = actors
     it.ask(ada, "take", "granted", key=key)
@@ -165,7 +171,7 @@ def _suspended(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor],
     return True
 
 
-def _sleep(it: Setting, moved: Moved, actors: tuple[Actor, Actor]) -> int:
+def _sleep(it: SceneHarness, moved: MovedClocks, actors: tuple[WorkerHandle, WorkerHandle]) -> int:
     """Stop all workers for an hour that the monotonic clock does not count. Returns the real pause."""
     since = {actor: it.freeze(actor) for actor in actors}
     it.moment("1 h suspend", moved.slept(HOUR_S))
@@ -185,7 +191,7 @@ def namespaces() -> bool:
     return done.returncode == 0
 
 
-def play_namespace(stage: Stage) -> None:
+def play_namespace(stage: DrillHarness) -> None:
     """One of two workers runs in its own time namespace."""
     words = (
         "ada runs in a time namespace in which the monotonic clock is a day ahead of ben's, and the boot-time clock "
@@ -196,7 +202,7 @@ def play_namespace(stage: Stage) -> None:
         return
     with stage.scene("time namespace, on SQLite", f"{words}.", Guard.ON) as it:
         key = it.key("account")
-        [ada] = it.crew.enter("ada", start=Start(through=_THROUGH))
+        [ada] = it.crew.enter("ada", start=StartOptions(through=_THROUGH))
         [ben] = it.crew.enter("ben")
         for number, actor in enumerate((ada, ben)):
             actor.order("add", key=key, first=1 + number, step=2, think=_THINK_S)
@@ -208,14 +214,14 @@ def play_namespace(stage: Stage) -> None:
         it.claim("nothing acknowledged is lost", balance == sum(added), f"{sum(added)} acknowledged, balance {balance}")
         it.claim("both can work", min(added) > 0, f"{added[0]} and {added[1]} additions")
         it.tell(f"ada added {added[0]} and ben {added[1]}: the balance is {balance}", good=balance == sum(added))
-        it.scene.figures.append(Figure("additions acknowledged", str(sum(added))))
+        it.scene.figures.append(ReportFigure("additions acknowledged", str(sum(added))))
         it.ask(ada, "take", "granted", key=key)
         ben.order("take", key=key)
         it.crew.next("asking", ben)
         it.breathe()
         died_ns = it.crew.kill(ada)
         granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
-        it.span(SpanKind.DOWN, ada.name, died_ns, granted.at_ns)
+        it.span(FaultKind.DOWN, ada.name, died_ns, granted.at_ns)
         took = it.takeover("a holder in another time namespace", died_ns, granted.at_ns)
         it.tell(f"ada died; ben took over after {took.took_ns / NS:.2f} s", good=took.in_time)
         it.ask(ben, "release", "released")

@@ -1,8 +1,8 @@
--- The balances of a drill and their own record of what was done to them.
+-- The balances of a drill and their own record of changes.
 --
--- Contract: one row of `account` for each lock; `holdfast_fence` is the guard's. Whatever changes a version is a write,
--- and whatever raises the fence without one is a registration before a read; both leave a row in `deed`, in the same
--- transaction. `now_ns()` is given by whoever opens the file. Times in `deed` never go back: the checker sorts by them.
+-- Contract: one row of `account` for each lock; `holdfast_fence` is the guard's. A change of the version is a write.
+-- A higher fence without one is a registration before a read. Both add a row to `deed`, in the same transaction. The
+-- connection provides `now_ns()`. Times in `deed` never go back: the checker sorts by them.
 CREATE TABLE IF NOT EXISTS account (
     key TEXT NOT NULL PRIMARY KEY,
     balance INTEGER NOT NULL DEFAULT 0,

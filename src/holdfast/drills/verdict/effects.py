@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS effect (
 _WAIT_S = 30.0
 
 
-class Tally(NamedTuple):
+class EffectTally(NamedTuple):
     """The counts of one risk class."""
 
     attempts: int
@@ -34,7 +34,7 @@ class Tally(NamedTuple):
     degraded: int  # attempts without a fence
 
 
-class Attempt(NamedTuple):
+class EffectAttempt(NamedTuple):
     """A started item."""
 
     item: int
@@ -70,7 +70,7 @@ class Effects:
             "INSERT OR IGNORE INTO effect VALUES (?, ?, ?, ?)", (risk, item, self._worker, time.time_ns())
         )
 
-    def tally(self, risk: str) -> Tally:
+    def tally(self, risk: str) -> EffectTally:
         """The counts of a class."""
         one = self._connection.execute
         attempts, distinct, degraded = one(
@@ -78,12 +78,12 @@ class Effects:
             (risk,),
         ).fetchone()
         [effects] = one("SELECT count(*) FROM effect WHERE risk = ?", (risk,)).fetchone()
-        return Tally(attempts, effects, attempts - distinct, degraded)
+        return EffectTally(attempts, effects, attempts - distinct, degraded)
 
-    def attempts(self, risk: str, since_ns: int) -> list[Attempt]:
+    def attempts(self, risk: str, since_ns: int) -> list[EffectAttempt]:
         """Items started since then, in the order of time."""
         statement = "SELECT item, worker, fence, at_ns FROM attempt WHERE risk = ? AND at_ns >= ? ORDER BY at_ns"
-        return [Attempt(*row) for row in self._connection.execute(statement, (risk, since_ns))]
+        return [EffectAttempt(*row) for row in self._connection.execute(statement, (risk, since_ns))]
 
     def times(self, risk: str) -> list[int]:
         """The times of effects."""

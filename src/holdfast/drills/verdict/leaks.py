@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import linear_regression, median
 from typing import Final, NamedTuple
 
-from holdfast.drills.model import Claim, Figure, Line, Plot, thinned
+from holdfast.drills.model import DrillClaim, Plot, PlotLine, ReportFigure, thinned
 from holdfast.drills.verdict.resource_usage import MIB, Usage
 from holdfast.types import NS
 
@@ -50,7 +50,7 @@ LIMITS: Final = (
 )
 
 
-class Course(NamedTuple):
+class Trend(NamedTuple):
     """The development of one quantity."""
 
     first: float  # median of the first third
@@ -60,7 +60,7 @@ class Course(NamedTuple):
     most: float
 
 
-def course(samples: Sequence[Usage], field: str) -> Course | None:
+def trend_of(samples: Sequence[Usage], field: str) -> Trend | None:
     """The development of a quantity after the warm-up; None: there are too few samples."""
     warm = samples[int(len(samples) * WARM_UP) :]
     if len(warm) < ENOUGH:
@@ -72,18 +72,18 @@ def course(samples: Sequence[Usage], field: str) -> Course | None:
     parts = [slice(low, high) for low, high in pairwise(bounds)]
     slope, _ = linear_regression([median(times[each]) for each in parts], [median(values[each]) for each in parts])
     length = times[-1] - times[0]
-    return Course(median(values[:third]), median(values[-third:]), slope * length, slope * 3600.0, max(values))
+    return Trend(median(values[:third]), median(values[-third:]), slope * length, slope * 3600.0, max(values))
 
 
-def _courses(samples: Sequence[Usage]) -> Iterator[tuple[Limit, Course]]:
+def _courses(samples: Sequence[Usage]) -> Iterator[tuple[Limit, Trend]]:
     """All quantities with data. 0 bytes of memory mean that the system does not report it."""
     for limit in LIMITS:
-        found = course(samples, limit.field)
+        found = trend_of(samples, limit.field)
         if found is not None and (limit.unit != MIB or found.most > 0):
             yield limit, found
 
 
-def judge_flat(samples: Sequence[Usage]) -> Iterator[Claim]:
+def judge_flat(samples: Sequence[Usage]) -> Iterator[DrillClaim]:
     """Whether all quantities stayed flat. Nothing is claimed about quantities with too few samples."""
     for limit, found in _courses(samples):
         allowed = max(float(limit.least), limit.share * found.first)
@@ -91,14 +91,14 @@ def judge_flat(samples: Sequence[Usage]) -> Iterator[Claim]:
         kept = found.last - found.first <= allowed and found.rise <= 1.5 * allowed
         seen = f"{limit.told(found.first)} at first, {limit.told(found.last)} at last"
         trend = f"a line through it rises by {limit.told(found.rise)}; {limit.told(allowed)} more is flat"
-        yield Claim(f"{limit.name}: flat", kept, f"{seen}; {trend}")
+        yield DrillClaim(f"{limit.name}: flat", kept, f"{seen}; {trend}")
 
 
-def flat_figures(samples: Sequence[Usage]) -> Iterator[Figure]:
+def flat_figures(samples: Sequence[Usage]) -> Iterator[ReportFigure]:
     """The same in numbers."""
     for limit, found in _courses(samples):
         value = f"{limit.told(found.first)} → {limit.told(found.last)}"
-        yield Figure(limit.name, value, f"most {limit.told(found.most)}, {limit.told(found.hourly)} an hour")
+        yield ReportFigure(limit.name, value, f"most {limit.told(found.most)}, {limit.told(found.hourly)} an hour")
 
 
 def flat_plots(samples: Sequence[Usage]) -> Iterator[Plot]:
@@ -107,9 +107,9 @@ def flat_plots(samples: Sequence[Usage]) -> Iterator[Plot]:
         return
     began_ns = samples[0].at_ns
 
-    def line(limit: Limit) -> Line:
+    def line(limit: Limit) -> PlotLine:
         points = [((each.at_ns - began_ns) / NS, getattr(each, limit.field) / limit.unit) for each in samples]
-        return Line(limit.name, thinned(points))
+        return PlotLine(limit.name, thinned(points))
 
     resident, heap, objects, *counted = LIMITS
     yield Plot("Memory", "seconds", "MiB", [line(resident), line(heap)])

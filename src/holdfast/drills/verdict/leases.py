@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.invariants import Violation, check
-from holdfast.drills.model import Guard, Judged, Scene, Takeover
+from holdfast.drills.model import Guard, JudgedScene, MeasuredTakeover, SceneRecord
 from holdfast.types import NS
 
 SHOWN: frozenset[str] = frozenset({"C5", "C6"})  # the rules that a resource without a full guard cannot promise
 
 
-def judge(scene: Scene) -> Judged:
+def judge(scene: SceneRecord) -> JudgedScene:
     """The judgement about one scene."""
     found = check(scene.history)
     shown = SHOWN if scene.bites else frozenset()
@@ -38,7 +38,7 @@ def judge(scene: Scene) -> Judged:
     problems += [f"{each.text}: {each.seen}" for each in scene.claims if not each.kept]
     if scene.dropped:
         problems.append(f"{_times(scene.dropped, 'record')} dropped by a ledger, so the history is incomplete")
-    return Judged(scene, losses, violations, lost, len(refusals(scene.history)), tuple(problems), excused)
+    return JudgedScene(scene, losses, violations, lost, len(refusals(scene.history)), tuple(problems), excused)
 
 
 def overwritten(history: Iterable[Record]) -> list[Record]:
@@ -109,13 +109,13 @@ def short(record: Record) -> str:
     return "none" if record.fence is None else f"…{record.fence % 10**6:06d}"
 
 
-def late(takeover: Takeover) -> str:
+def late(takeover: MeasuredTakeover) -> str:
     """A takeover beyond the SLO."""
     took, slo = takeover.took_ns / NS, takeover.slo_ns / NS
     return f"{takeover.what}: taken over after {took:.2f} s, and the SLO is {slo:g} s"
 
 
-def slowest(takeovers: Sequence[Takeover]) -> Takeover | None:
+def slowest(takeovers: Sequence[MeasuredTakeover]) -> MeasuredTakeover | None:
     """The takeover that took longest."""
     return max(takeovers, key=lambda each: each.took_ns, default=None)
 

@@ -51,7 +51,7 @@ class Usage(NamedTuple):
     heap: int = 0  # bytes
 
 
-class Samples:
+class UsageSamples:
     """Many samples, stored as numbers instead of objects, so that they do not look like a leak."""
 
     def __init__(self) -> None:
