@@ -37,7 +37,7 @@ from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemEntropy
 from holdfast.stores.redis import engine as redis_store
 from holdfast.stores.sqlite import engine as sqlite_store
-from holdfast.types import MS, NS, Ask, Grant
+from holdfast.types import MS, NS, AcquireRequest, Grant
 
 KIB: Final = 1024
 WAITER_KIB_MAX: Final = 8.0
@@ -154,7 +154,7 @@ def swept_redis(url: str, number: int) -> Swept:
 
         taken: set[str] = set()
 
-        def acquire(ask: Ask) -> object:
+        def acquire(ask: AcquireRequest) -> object:
             taken.add(ask.key)
             return run_now(engine.blocking.acquire(ask, 60 * NS))
 
@@ -172,7 +172,7 @@ def _fill(file: sqlite3.Connection, number: int) -> None:
     file.execute(f"INSERT INTO holdfast_lease {numbers} {copies}", (number,))
 
 
-def _taken(acquire: Callable[[Ask], object], there: Callable[[], int], store: str, number: int) -> Swept:
+def _taken(acquire: Callable[[AcquireRequest], object], there: Callable[[], int], store: str, number: int) -> Swept:
     took: list[float] = []
     fences: list[int] = []
     most, before = 0, there()
@@ -194,8 +194,8 @@ def _taken(acquire: Callable[[Ask], object], there: Callable[[], int], store: st
     return Swept(store, number, most, len(took), before, slowest, median, rising)
 
 
-def _ask(key: str, ttl_ns: int) -> Ask:
-    return Ask(key, _ENTROPY.token(), "me@host:1/a", "crowd", ttl_ns, None, 0)
+def _ask(key: str, ttl_ns: int) -> AcquireRequest:
+    return AcquireRequest(key, _ENTROPY.token(), "me@host:1/a", "crowd", ttl_ns, None, 0)
 
 
 def _blocks() -> int:

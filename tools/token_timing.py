@@ -34,7 +34,7 @@ from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemEntropy
 from holdfast.stores.redis import engine as redis_store
 from holdfast.stores.sqlite import engine as sqlite_store
-from holdfast.types import NS, Ask, Grant
+from holdfast.types import NS, AcquireRequest, Grant
 from holdfast.web.middleware.auth import Access, Role, TokenEntry, digest_of
 
 T_MAX: Final = 5.0
@@ -123,7 +123,9 @@ def places(tries: int) -> Iterator[Verdict]:
             stack.callback(engine.close)
             stores["Redis"] = engine.blocking
         for name, store in stores.items():
-            granted = run_now(store.acquire(Ask("job", token, "me@host:1/a", "timing", 3_600 * NS, None, 0), NS))
+            granted = run_now(
+                store.acquire(AcquireRequest("job", token, "me@host:1/a", "timing", 3_600 * NS, None, 0), NS)
+            )
             if not isinstance(granted, Grant):
                 raise SystemExit(f"{name}: no lease to guess the token of")
 

@@ -39,7 +39,7 @@ from holdfast.leases.sync.client import Locks, connect
 from holdfast.leases.sync.leader import Leader
 from holdfast.leases.sync.lease import DegradedLease, Lease, Lost
 from holdfast.leases.sync.lock import Lock
-from holdfast.runtime.lease_manager import Health, Statistics
+from holdfast.runtime.statistics import Health, Statistics
 from holdfast.types import Guarantee, LossReason
 
 __version__ = "0.1.0"

@@ -1,29 +1,29 @@
-"""Every error Holdfast raises, and what the caller may conclude from it.
+"""Every error that Holdfast raises, and what a caller may conclude from it.
 
     HoldfastError
     ├── BadInput (ValueError)           an argument, name, URL or file is wrong; nothing was sent anywhere
-    ├── LockBusy                        somebody else holds the lock; `retry_after` says when to try again
-    │   └── AcquireTimeout (TimeoutError)   … and it stayed that way for the whole `timeout`
+    ├── LockBusy                        another holder has the lock; `retry_after`: when to try again
+    │   └── AcquireTimeout (TimeoutError)   the lock stayed busy for the whole `timeout`
     ├── AlreadyHeld (RuntimeError)      the caller holds the lock and would wait for itself; a bug, not contention
-    ├── LeaseLost                       it was ours and is no longer; `reason` says why; stop writing
-    ├── NotOwner                        release or renewal of a lease that is not (or no longer) ours
-    ├── FencedOut                       storage has seen a newer fence; this write changed nothing
+    ├── LeaseLost                       the lease has ended; `reason` is the cause; stop writing
+    ├── NotOwner                        release or renewal with a token that does not hold the key
+    ├── FencedOut                       the storage has seen a newer fence; nothing changed
     ├── NotEntered                      the section's registration is gone (rolled back, restored); enter again
     ├── Unfenced (TypeError)            a lease without a fence was given to a guard that does not allow it
-    ├── RowMissing (LookupError)        there is nothing to write to, and nobody newer was there; nothing changed
-    ├── RowExists                       there is something already where an insert was asked for; nothing changed
-    ├── BackendError                    the store did not do its part; says nothing about who holds the lock
-    │   ├── Unavailable (ConnectionError)   not reached: the request certainly had no effect, or we undid it
+    ├── RowMissing (LookupError)        no such row, and no newer holder deleted it; nothing changed
+    ├── RowExists                       the row to insert exists already; nothing changed
+    ├── BackendError                    the store failed; says nothing about the holder of the lock
+    │   ├── Unavailable (ConnectionError)   not reached: the request had no effect, or was undone
     │   ├── Timeout (TimeoutError)          no answer: the request may or may not have taken effect
-    │   └── Misconfigured                   reached, and it can never work like this
+    │   └── Misconfigured                   reached, but its setup can never work
     ├── Closed (RuntimeError)           the `Locks` was closed; connect again
-    ├── PolicyDenied                    the error policy of the risk class says: do not run without the store
-    ├── RetryLater                      come back after `delay`; carried unchanged by a message bus
-    ├── BadExpression (ValueError)      a text of a workflow is no expression; it will never be one
-    └── ExpressionFailed                an expression gives no value for what it was given; nothing else was done
+    ├── PolicyDenied                    the error policy of the risk class forbids running without the store
+    ├── RetryLater                      try again after `delay`; a message bus carries it unchanged
+    ├── BadExpression (ValueError)      a text in a workflow is not a valid expression
+    └── ExpressionFailed                an expression has no value for its input; nothing else was done
 
-Busy is never an error of the store, and an error of the store is never "busy": the three paths (contention, store
-trouble, release trouble) stay apart from the wire to the caller.
+"Busy" is never a store error, and a store error is never "busy": contention, store errors and failed releases stay
+apart all the way from the wire to the caller.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LOCK_KEY_AND_TOKEN_REQUIRED = "lock key and token required"  # noqa: S105 - a me
 
 
 class HoldfastError(Exception):
-    """Base of everything that Holdfast raises on purpose. Each error travels between processes as it is.
+    """Base of all errors that Holdfast raises. Each can be pickled and sent to another process unchanged.
 
-    Its text can be printed and logged anywhere: bytes of an environment or a file name that are no UTF-8, which Python
-    hands on as halves of surrogate pairs, are shown as escapes.
+    Its text can be printed and logged anywhere. Bytes of an environment variable or file name that are not UTF-8, which
+    Python represents as lone surrogates, are shown as escapes.
     """
 
     def __str__(self) -> str:
@@ -52,13 +52,13 @@ class HoldfastError(Exception):
 
 def _rebuilt(kind: type[HoldfastError], args: tuple[object, ...], state: dict[str, object]) -> HoldfastError:
     error = kind.__new__(kind)
-    error.args = args  # not all of the built-in bases take them from `__new__`
+    error.args = args  # some built-in bases do not take them in `__new__`
     error.__dict__.update(state)
     return error
 
 
 class BadInput(HoldfastError, ValueError):
-    """An argument cannot be right. `field` names it, `fix` says what would be."""
+    """An argument is wrong. `field` names it, `fix` describes a correct value."""
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
         super().__init__(f"{field}: {problem}; {fix}")
@@ -68,10 +68,10 @@ class BadInput(HoldfastError, ValueError):
 
 
 class LockBusy(HoldfastError):
-    """Somebody else holds the lock. Not a failure: contention is normal.
+    """Another holder has the lock. Not a failure: contention is normal.
 
-    `remaining`: seconds that the holder's lease still had, as the store saw it; None: the store was not asked or cannot
-    tell.
+    `remaining`: seconds left of the holder's lease, by the store's clock. None: the store was not asked, or does not
+    know.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class LockBusy(HoldfastError):
 
 
 class AcquireTimeout(LockBusy, TimeoutError):
-    """The lock stayed busy for the whole time the caller was willing to wait."""
+    """The lock stayed busy until the caller's deadline."""
 
 
 class AlreadyHeld(HoldfastError, RuntimeError):
-    """The thread or task that wants to wait for this lock holds it: the wait would never end.
+    """The caller waits for a lock that its own thread or task holds: the wait would never end.
 
-    This is a mistake in the program and not contention, so it is no `LockBusy`: trying again later does not help.
+    This is a mistake in the program and not contention, so it is not a `LockBusy`: a retry does not help.
     """
 
     def __init__(self, message: str, *, key: str = "", holder: str | None = None) -> None:
@@ -107,7 +107,7 @@ class AlreadyHeld(HoldfastError, RuntimeError):
 
 
 class LeaseLost(HoldfastError):
-    """The lease is gone. Whatever it protected must not be written any more; a guard would refuse it."""
+    """The lease has ended. The data that it protected must not be written any more; a guard would refuse the write."""
 
     def __init__(self, message: str, *, key: str = "", reason: str = "", fence: int | None = None) -> None:
         super().__init__(message)
@@ -117,7 +117,7 @@ class LeaseLost(HoldfastError):
 
 
 class NotOwner(HoldfastError):
-    """Renewal or release with a token that the store does not know for this key. `str()` is `lock not owned`."""
+    """Renewal or release with a token that does not hold this key. `str()` is `lock not owned`."""
 
     def __init__(self, message: str = LOCK_NOT_OWNED, *, key: str = "") -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ class NotOwner(HoldfastError):
 
 
 class FencedOut(HoldfastError):
-    """Storage refused a write because it has seen a newer fence. Nothing was changed."""
+    """The storage refused a write because it has seen a newer fence. Nothing was changed."""
 
     def __init__(self, message: str, *, fence: int, seen: int, key: str = "", resource: str = "") -> None:
         super().__init__(message)
@@ -138,8 +138,8 @@ class FencedOut(HoldfastError):
 class NotEntered(HoldfastError):
     """A write inside a section found that the resource no longer carries the section's fence. Nothing was changed.
 
-    The transaction that entered was rolled back, the data was restored from a copy, or it was replaced behind the
-    guard's back. What was read before may be stale: enter again, and read again.
+    The transaction that entered was rolled back, the data was restored from a backup, or other code replaced it without
+    the guard. Data read before may be stale: enter again, and read again.
     """
 
     def __init__(self, message: str, *, fence: int, seen: int | None, resource: str = "") -> None:
@@ -150,41 +150,41 @@ class NotEntered(HoldfastError):
 
 
 class Unfenced(HoldfastError, TypeError):
-    """A degraded lease has no fence, and this guard was not told to allow that. Nothing was sent."""
+    """A degraded lease has no fence, and this guard does not allow that. Nothing was sent."""
 
 
 class RowMissing(HoldfastError, LookupError):
-    """What was to be changed is not there, and no newer holder has been there either. Nothing was changed."""
+    """The row to change does not exist, and no newer holder deleted it. Nothing was changed."""
 
 
 class RowExists(HoldfastError):
-    """What was to be inserted is there already, under a fence that is not newer. Nothing was changed."""
+    """The row to insert exists already, under a fence that is not newer. Nothing was changed."""
 
 
 class BackendError(HoldfastError):
-    """The store failed. This says nothing about who holds the lock."""
+    """The store failed. This says nothing about the holder of the lock."""
 
     retry_after = 1.0
     congested = False
-    """True: the store is up, and other requests kept it busy for all of the time. Nothing was changed.
+    """True: the store is up, but other requests kept it busy until the time limit. Nothing was changed.
 
-    False once it has answered nothing for the time of two requests in a row: then it counts as failed."""
+    False when it has answered nothing for the time limit of two requests in a row: then it counts as failed."""
 
 
 class Unavailable(BackendError, ConnectionError):
-    """The store could not be reached, or it answered that it cannot serve now."""
+    """The store could not be reached, or answered that it cannot serve requests now."""
 
 
 class Timeout(BackendError, TimeoutError):
-    """The store did not answer in time: the request may have taken effect, or may still."""
+    """The store did not answer in time: the request may have taken effect, or may do so later."""
 
 
 class Misconfigured(BackendError):
-    """The store was reached and can never do what was asked, as it is set up."""
+    """The store was reached, but its setup can never serve this request."""
 
 
 class PolicyDenied(HoldfastError):
-    """The store is down and the error policy of this risk class is to stop rather than to run unprotected."""
+    """The store is down, and the error policy of this risk class forbids running without it."""
 
     def __init__(self, message: str, *, key: str, risk: str) -> None:
         super().__init__(message)
@@ -193,14 +193,14 @@ class PolicyDenied(HoldfastError):
 
 
 class Closed(HoldfastError, RuntimeError):
-    """The `Locks` was closed, or is being closed while somebody waits for one of its locks."""
+    """The `Locks` was closed, perhaps while a caller waited for one of its locks."""
 
     def __init__(self, message: str = "this Locks is closed; connect again") -> None:
         super().__init__(message)
 
 
 class RetryLater(HoldfastError):
-    """The work should be tried again after `delay` seconds; the cause says whether it was contention or the store."""
+    """The work should be retried after `delay` seconds; the cause is contention or a store error."""
 
     def __init__(self, delay: float, cause: BaseException | str = "retry requested") -> None:
         self.delay = max(0.0, delay)
@@ -211,7 +211,7 @@ class RetryLater(HoldfastError):
 
 
 class BadExpression(HoldfastError, ValueError):
-    """A text cannot be read as an expression. `position` is the character where it goes wrong, from 0."""
+    """A text is not a valid expression. `position` is the index of the wrong character, from 0."""
 
     def __init__(self, text: str, problem: str, position: int = 0) -> None:
         super().__init__(f"{_quoted(text)}: {problem} (at character {position + 1})")
@@ -221,7 +221,7 @@ class BadExpression(HoldfastError, ValueError):
 
 
 class ExpressionFailed(HoldfastError):
-    """An expression gives no value for what it reads. The same again gives the same: it is deterministic."""
+    """An expression has no value for its input. It is deterministic, so a retry has the same result."""
 
     def __init__(self, text: str, problem: str, position: int = 0) -> None:
         super().__init__(f"{_quoted(text)}: {problem} (at character {position + 1})")

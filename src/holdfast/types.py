@@ -1,7 +1,7 @@
-"""Values that everything else speaks in. Frozen, comparable, free of I/O.
+"""Values that all packages share. Frozen, comparable, free of I/O.
 
-Time is integer nanoseconds inside the package. Seconds (float) or `timedelta` exist only at the public edge and are
-turned into nanoseconds by `duration_ns`, which is also where nonsense is refused.
+Time is integer nanoseconds inside the package. Seconds (float) or `timedelta` exist only in public functions, where
+`duration_ns` checks them and converts them into nanoseconds.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LABEL_CHARS_MAX = 120
 class Instant(NamedTuple):
     """One reading of the three clocks of a host, in nanoseconds.
 
-    `mono` stands still while the host is suspended, `boot` does not, `wall` can be stepped. None of the three alone
-    can be trusted to say how old a lease is; `elapsed_ns` takes the most pessimistic.
+    `mono` stops while the host is suspended, `boot` does not, and `wall` can be stepped. None of the three alone gives
+    a safe age of a lease; `elapsed_ns` takes the most pessimistic.
     """
 
     mono: int
@@ -40,8 +40,8 @@ class Instant(NamedTuple):
 def elapsed_ns(since: Instant, now: Instant) -> int:
     """How much time may have passed between two readings on one host, erring towards more.
 
-    A suspended host shows in `boot`. A host that was snapshotted and resumed shows, at best, as a forward step of
-    `wall`; a backward step says nothing and is ignored.
+    `boot` includes the time of a suspended host. A host that was restored from a snapshot shows at best as a forward
+    step of `wall`. A backward step is ignored.
     """
     mono = now[0] - since[0]
     boot = now[1] - since[1]
@@ -52,19 +52,19 @@ def elapsed_ns(since: Instant, now: Instant) -> int:
 
 
 class LossReason(StrEnum):
-    """Why a lease is gone."""
+    """Why a lease was lost."""
 
-    EXPIRED = "expired"  # its time ran out: nobody renewed it, the process was paused, or renewal was off
-    STOLEN = "stolen"  # the store says that the key is not ours any more
-    UNCONFIRMED = "unconfirmed"  # renewal was tried and could not be confirmed before the deadline
-    MAX_HOLD = "max_hold"  # it was held for as long as it may ever be
+    EXPIRED = "expired"  # it was not renewed in time: the process was paused, or renewal was off
+    STOLEN = "stolen"  # the store reports another holder of the key, or none
+    UNCONFIRMED = "unconfirmed"  # no renewal was confirmed before the renew deadline
+    MAX_HOLD = "max_hold"  # it was held for its longest allowed time
     STALLED = "stalled"  # the work stopped reporting progress
-    REVOKED = "revoked"  # the `Locks` it came from was closed while it was held
+    REVOKED = "revoked"  # its `Locks` was closed while it was held
     FORKED = "forked"  # this is a child process; the lease belongs to the parent
 
 
 class Guarantee(StrEnum):
-    """What a store can promise by itself, weakest first."""
+    """What a store can promise without a guard, weakest first."""
 
     EFFICIENCY_ONLY = "efficiency_only"
     EXCLUSIVE_IF_CLOCK_SANE = "exclusive_if_clock_sane"
@@ -78,7 +78,7 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a lease, for people: never a secret, never compared to decide ownership."""
+    """The holder of a lease, as shown to people. Never a secret, and never compared to decide ownership."""
 
     service: str
     host: str
@@ -90,29 +90,32 @@ class Owner:
 
 
 def fingerprint(token: str) -> str:
-    """Six characters that tell two grants apart without giving the token away. Stores show it too (`Holding`)."""
+    """Six characters that distinguish two grants without revealing the token. Stores show it too (`Holding`)."""
     return hashlib.sha256(token.encode()).hexdigest()[:6]
 
 
-class Ask(NamedTuple):
-    """A request for a lease. The token exists before the first byte is sent, so that the same ask can be repeated."""
+class AcquireRequest(NamedTuple):
+    """A request for a lease. The token is drawn before the request is sent, so that a request can be repeated."""
 
     key: str
     token: str
     owner: str
     family: str
     ttl_ns: int
-    ticket: str | None = None  # set by waiters of a fair lock; the place in the queue is kept under this name
+    ticket: str | None = None  # of a waiter of a fair lock: its position in the queue is kept under this name
     ticket_ttl_ns: int = 0
-    detached: bool = False  # outlives the process that asks: a TTL hold, or a token that is handed on
-    floor: int = 0  # the least fence that will do; a token that has the key already is raised to it (for a quorum)
+    detached: bool = False  # outlives the requesting process: a TTL hold, or a token that is passed on
+    floor: int = 0  # the lowest acceptable fence; a token that holds the key already gets it (for a quorum)
 
     def __repr__(self) -> str:
-        return f"Ask(key={self.key!r}, owner={self.owner!r}, family={self.family!r}, ttl_ns={self.ttl_ns})"
+        return f"AcquireRequest(key={self.key!r}, owner={self.owner!r}, family={self.family!r}, ttl_ns={self.ttl_ns})"
+
+
+Ask = AcquireRequest  # its name up to 0.1, for programs that call a store themselves
 
 
 class Grant(NamedTuple):
-    """The store gave the lease to the asker. `claim` is what it needs to find the lease again."""
+    """The store granted the lease. `claim` is what the store needs to find the lease again."""
 
     key: str
     token: str
@@ -124,17 +127,17 @@ class Grant(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Somebody else holds it. `remaining_ns` is the holder's time as the store sees it; None: it cannot tell."""
+    """Another holder has the key. `remaining_ns`: what is left of its lease, by the store's clock; None: unknown."""
 
     key: str
     owner: str | None
     remaining_ns: int | None
-    ahead: int = 0  # fair locks: how many tickets stand before ours
-    spent: bool = False  # a quorum may still be giving back a part of it: ask again under a new token
+    ahead: int = 0  # fair locks: how many tickets are ahead in the queue
+    spent: bool = False  # a quorum may still be releasing votes for this token: ask again under a new one
 
 
 class Renewal(NamedTuple):
-    """One lease to be renewed: which claim, for how long."""
+    """One lease to renew: its claim, and for how long."""
 
     key: str
     token: str
@@ -146,7 +149,7 @@ class Renewal(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """A predicate in SQL that holds while a lease is its owner's, and where it can be asked."""
+    """A predicate in SQL that is true while the owner has the lease, and the database in which it can be evaluated."""
 
     sql: str
     parameters: dict[str, str | int]
@@ -159,7 +162,7 @@ class Holding:
 
     key: str
     owner: str
-    fence: int | None  # None: taken by another library that follows the same pattern
+    fence: int | None  # None: acquired by another library that follows the same pattern
     family: str
     granted_wall_ns: int | None
     remaining_ns: int | None
@@ -169,7 +172,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One forced act of an operator, kept by the store itself."""
+    """One forced operation of an operator, recorded by the store."""
 
     wall_ns: int
     action: str
@@ -182,7 +185,7 @@ class AuditRecord:
 
 
 def duration_ns(field: str, value: Duration, *, low_ns: int = 0, high_ns: int = 366 * 86_400 * NS) -> int:
-    """Seconds or `timedelta` to nanoseconds; refuses what cannot be a duration, naming the field."""
+    """Convert seconds or a `timedelta` to nanoseconds. `BadInput` names the field if it is not a valid duration."""
     if isinstance(value, timedelta):
         found = (value.days * 86_400 + value.seconds) * NS + value.microseconds * (MS // 1000)
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -209,7 +212,7 @@ def out_of_range(field: str, value_ns: int, low_ns: int, high_ns: int) -> BadInp
 
 
 def check_key(field: str, key: object) -> str:
-    """A lock name that is safe on every store, or `BadInput` that says what is wrong with it."""
+    """Return a lock name that is safe on every store, or raise `BadInput` with the problem."""
     if isinstance(key, bytes):
         raise BadInput(field, "bytes are not a name", "decode them to text first")
     if not isinstance(key, str):
@@ -230,12 +233,12 @@ def check_key(field: str, key: object) -> str:
     return key
 
 
-_BETWEEN: Final = dict.fromkeys(map(ord, "._-:/"))  # what a label may have between its letters and digits
+_BETWEEN: Final = dict.fromkeys(map(ord, "._-:/"))  # allowed in a label between letters and digits
 
 
 @lru_cache(maxsize=1024)
 def _is_label(label: str) -> bool:
-    """Whether a short text can be one. There are few, and each is looked at several times for every job."""
+    """Whether a short text is a valid label. There are few, and each is checked several times for every job."""
     letters = label.translate(_BETWEEN)
     return not letters or letters.isalnum()
 

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PYTHON_CALLS_MAX = 113
-CLOCK_READS_MAX = 5
+PYTHON_CALLS_MAX = 80
+CLOCK_READS_MAX = 3
 
 
 @pytest.fixture(scope="module")

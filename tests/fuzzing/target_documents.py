@@ -33,7 +33,7 @@ from holdfast.plane.workflows.core.definition_codec import as_document, from_doc
 from holdfast.plane.workflows.core.problems import BadWorkflow
 from holdfast.plane.workflows.expressions import check_expression, evaluate, problems_in, render
 from holdfast.plane.workflows.files import load_workflow
-from holdfast.runtime import policy_file as policy_editing
+from holdfast.runtime import policy_switch as policy_editing
 from holdfast.runtime.policy_switch import read_policy_file
 
 FOLDER: Final = Path(tempfile.mkdtemp(prefix="hf-fuzz-"))

@@ -35,11 +35,11 @@ from holdfast.stores.redis.protocol import ConnectionBroken, ProtocolError, Repl
 from holdfast.stores.redis.store import RedisStore
 from holdfast.stores.redis.url import parse_redis_url
 from holdfast.stores.redis.waiter import WakeupSubscription
-from holdfast.types import NS, Ask, Busy, Grant, Renewal
+from holdfast.types import NS, AcquireRequest, Busy, Grant, Renewal
 
 ADDRESS: Final = parse_redis_url("redis://localhost")
 TOKEN: Final = "0123456789abcdef0123456789abcdef"
-ASK: Final = Ask("job", TOKEN, "me@host:1/a", "billing", 30 * NS, None, 0)
+ASK: Final = AcquireRequest("job", TOKEN, "me@host:1/a", "billing", 30 * NS, None, 0)
 HEAD: Final = "me@host:1/a hf1 billing"
 RENEWALS: Final = [Renewal("job", TOKEN, f"{HEAD} 5 7 {TOKEN}", NS)] * 2
 SOON: Final = NS

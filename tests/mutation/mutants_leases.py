@@ -11,13 +11,13 @@ import pytest
 
 from holdfast.aio.lease import AnyLease
 from holdfast.core.lease import states as table
+from holdfast.core.lease.spec import LockSpec
 from holdfast.core.lease.states import Standing
 from holdfast.core.lease.timing import Timing
 from holdfast.core.ports import Ports
 from holdfast.errors import Timeout
 from holdfast.flows import acquire as acquiring
 from holdfast.flows import release as releasing
-from holdfast.flows.acquire import Wish
 from holdfast.flows.release import Released
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.renewer import Renewer
@@ -44,9 +44,9 @@ def ttl_counted_from_the_reply(patch: pytest.MonkeyPatch) -> None:
     """The lease is believed to run from when the store's answer arrived, not from when it was asked."""
     ask_once, answered = acquiring.try_once, LeaseRecord.answered
 
-    async def try_once(ports: Any, *rest: Any) -> tuple[Grant | Busy, Instant]:
-        answer, _ = await ask_once(ports, *rest)
-        return answer, ports.clock.now()
+    async def try_once(ports: Any, *rest: Any) -> tuple[Grant | Busy, Instant, Instant]:
+        answer, _, now = await ask_once(ports, *rest)
+        return answer, now, now
 
     patch.setattr(acquiring, "try_once", try_once)
     patch.setattr(LeaseRecord, "answered", lambda self, answer, sent, now: answered(self, answer, now, now))
@@ -123,12 +123,12 @@ def lost_lease_released_all_the_same(patch: pytest.MonkeyPatch) -> None:
     async def release(self: AnyLease, *_: object) -> Released:
         lease_record = self._lease_record
         lease_record.end(table.Event.RELEASED)
-        if self._place is not None:
-            self._place.leave()
+        if lease_record.entry is not None:
+            lease_record.entry.leave()
         if lease_record.grant is None:
             return Released.YES
         return await releasing.release(
-            self._ports, lease_record.wish, lease_record.grant, lease_record.recorded.granted
+            self._ports, lease_record.spec, lease_record.grant, lease_record.recorded.granted
         )
 
     patch.setattr(AnyLease, "_release", release)
@@ -142,14 +142,14 @@ def lost_lease_released_all_the_same(patch: pytest.MonkeyPatch) -> None:
 def retry_under_a_token_that_is_being_given_back(patch: pytest.MonkeyPatch) -> None:
     """An attempt of unknown outcome is repeated under its own token, and its clean-up then undoes the new grant."""
 
-    class Stubborn(acquiring._Contest):
+    class Stubborn(acquiring._Acquisition):
         __slots__ = ()
 
         def __setattr__(self, name: str, value: object) -> None:
             if name != "token" or not hasattr(self, "token"):
                 super().__setattr__(name, value)
 
-    patch.setattr(acquiring, "_Contest", Stubborn)
+    patch.setattr(acquiring, "_Acquisition", Stubborn)
 
 
 @keep(
@@ -165,8 +165,8 @@ def retry_under_a_new_token_without_undoing_the_old(patch: pytest.MonkeyPatch) -
     """An attempt of unknown outcome is repeated under a new token, and waits for what the first one may have got."""
     undo = acquiring.undo
 
-    def unless_it_timed_out(ports: Ports, wish: Wish, token: str, wait_ns: int = 0) -> Coroutine[Any, Any, None]:
-        return _nothing() if isinstance(sys.exc_info()[1], Timeout) else undo(ports, wish, token, wait_ns)
+    def unless_it_timed_out(ports: Ports, spec: LockSpec, token: str, wait_ns: int = 0) -> Coroutine[Any, Any, None]:
+        return _nothing() if isinstance(sys.exc_info()[1], Timeout) else undo(ports, spec, token, wait_ns)
 
     patch.setattr(acquiring, "undo", unless_it_timed_out)
 
@@ -313,8 +313,10 @@ def a_cancelled_acquire_is_not_undone(patch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled while the store's grant is on its way leaves a key that nobody knows of."""
     undo = acquiring.undo
 
-    def unless_it_was_cancelled(ports: Ports, wish: Wish, token: str, wait_ns: int = 0) -> Coroutine[Any, Any, None]:
-        return undo(ports, wish, token, wait_ns) if isinstance(sys.exc_info()[1], Timeout) else _nothing()
+    def unless_it_was_cancelled(
+        ports: Ports, spec: LockSpec, token: str, wait_ns: int = 0
+    ) -> Coroutine[Any, Any, None]:
+        return undo(ports, spec, token, wait_ns) if isinstance(sys.exc_info()[1], Timeout) else _nothing()
 
     patch.setattr(acquiring, "undo", unless_it_was_cancelled)
 

@@ -486,7 +486,7 @@ def _engine_lock(at: str) -> Test:
 @keep(
     MANY_LOCKS,
     where="plane/locks/item_lock.py",
-    found_by=_engine_lock("assert not (await replica.ground.locks.inspect(key)).held"),
+    found_by=_engine_lock("assert not (await replica.components.locks.inspect(key)).held"),
     attacks=("R150",),
 )
 def the_lock_of_a_run_is_never_released(patch: pytest.MonkeyPatch) -> None:

@@ -34,10 +34,10 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import Scope
 from holdfast.plane.policy import escalation_rules
 from holdfast.runtime import recorder
-from holdfast.runtime.asyncio_runtime import LoopPlace
+from holdfast.runtime.asyncio_runtime import LoopEntry
 from holdfast.runtime.system import SystemEntropy
 from holdfast.stores.memory.table import MemoryTable
-from holdfast.types import MS, Ask, Busy, Grant
+from holdfast.types import MS, AcquireRequest, Busy, Grant
 from mutation.detectors import Test
 from mutation.mutant import House
 
@@ -202,11 +202,11 @@ def a_hold_ends_before_its_window(patch: pytest.MonkeyPatch) -> None:
 def every_waiter_of_a_process_asks_the_store(patch: pytest.MonkeyPatch) -> None:
     """There is no mutex inside the process, so eight waiters are eight times the requests."""
 
-    async def enter(self: LoopPlace, *_: object) -> bool:
+    async def enter(self: LoopEntry, *_: object) -> bool:
         return True
 
-    patch.setattr(LoopPlace, "enter", enter)
-    patch.setattr(LoopPlace, "leave", lambda self: None)
+    patch.setattr(LoopEntry, "enter", enter)
+    patch.setattr(LoopEntry, "leave", lambda self: None)
 
 
 @keep(
@@ -219,7 +219,7 @@ def every_waiter_of_a_process_asks_the_store(patch: pytest.MonkeyPatch) -> None:
 )
 def contention_keeps_the_local_mutex(patch: pytest.MonkeyPatch) -> None:
     """A caller who could not have the lock stays at the head of the line of its process."""
-    patch.setattr(LoopPlace, "leave", lambda self: None)
+    patch.setattr(LoopEntry, "leave", lambda self: None)
 
 
 @keep(
@@ -403,7 +403,7 @@ def a_store_that_grants_what_is_held(patch: pytest.MonkeyPatch) -> None:
     """Two replicas are inside together."""
     acquire = MemoryTable.acquire
 
-    def always(self: MemoryTable, ask: Ask) -> Grant | Busy:
+    def always(self: MemoryTable, ask: AcquireRequest) -> Grant | Busy:
         self._state.entries.pop(ask.key, None)
         return acquire(self, ask)
 

@@ -14,7 +14,7 @@ from holdfast.stores.redis.protocol import RedisScript, pack
 from holdfast.stores.redis.store import RedisStore
 from holdfast.stores.redis.sync_driver import ConnectionPool
 from holdfast.stores.sqlite import lease_table
-from holdfast.types import Ask, Busy, Grant
+from holdfast.types import AcquireRequest, Busy, Grant
 from mutation.detectors import RedisSentence, RedisTest, Sentence, Test
 from mutation.mutant import House
 
@@ -138,7 +138,7 @@ def a_counter_outside_the_script(patch: pytest.MonkeyPatch) -> None:
     """The key is taken by one command and the fence counted by the next, so that grant and fence come apart."""
     acquire = RedisStore.acquire
 
-    async def and_count(self: RedisStore, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def and_count(self: RedisStore, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = await acquire(self, ask, timeout_ns)
         if isinstance(answer, Busy):
             return answer

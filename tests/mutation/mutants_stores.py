@@ -13,7 +13,7 @@ from holdfast.core.lease.fence_clock import Count
 from holdfast.stores.memory.table import MemoryTable, _State
 from holdfast.testing.sim.environment.store import LeaseServer, SimStore
 from holdfast.testing.sim.worlds.resource import FencedResource
-from holdfast.types import Ask, Busy, Grant, Instant, Renewal
+from holdfast.types import AcquireRequest, Busy, Grant, Instant, Renewal
 from mutation.detectors import broken
 from mutation.mutant import House
 
@@ -52,15 +52,15 @@ def fence_from_a_second_round_trip(patch: pytest.MonkeyPatch) -> None:
 
     acquire = SimStore.acquire
 
-    def grant(self: LeaseServer, ask: Ask) -> Grant | Busy:
+    def grant(self: LeaseServer, ask: AcquireRequest) -> Grant | Busy:
         return self.table.acquire(ask)
 
-    def number(self: LeaseServer, ask: Ask, granted_ns: int) -> int:
+    def number(self: LeaseServer, ask: AcquireRequest, granted_ns: int) -> int:
         fence = self.fences[ask.key, ask.token] = self.table._next_fence(self.clock.now(), ask.token)
         self._note(Record(EventKind.HANDED, granted_ns, ask.key, owner=ask.owner, fence=fence))
         return fence
 
-    async def acquire_then_number(self: SimStore, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire_then_number(self: SimStore, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = await acquire(self, ask, timeout_ns)
         if isinstance(answer, Grant):
             now = self._network.loop.now_ns
@@ -163,7 +163,7 @@ def a_lease_that_runs_while_its_asker_waits(patch: pytest.MonkeyPatch) -> None:
     acquire = MemoryTable.acquire
     came: dict[tuple[int, str], int] = {}
 
-    def since_it_came(self: MemoryTable, ask: Ask) -> Grant | Busy:
+    def since_it_came(self: MemoryTable, ask: AcquireRequest) -> Grant | Busy:
         now = self._clock.now()
         first = came.setdefault((id(self), ask.token), now.boot)
         answer = acquire(self, ask)

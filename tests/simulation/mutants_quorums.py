@@ -28,8 +28,8 @@ def a_grant_counts_from_its_last_answer(patch: pytest.MonkeyPatch) -> None:
     ask = acquiring.try_once
 
     async def once(ports: Ports, *args: Any) -> Any:
-        answer, _ = await ask(ports, *args)
-        return answer, ports.clock.now()
+        answer, _, now = await ask(ports, *args)
+        return answer, now, now
 
     patch.setattr(quorum_store, "validity_ns", lambda *_: 1)
     patch.setattr(acquiring, "try_once", once)

@@ -112,8 +112,8 @@ def a_leader_resigns_without_a_word(patch: pytest.MonkeyPatch) -> None:
 
     async def release(self: AnyLease, standing: Standing) -> Released:
         self._lease_record.released()
-        if self._place is not None:
-            self._place.leave()
+        if self._lease_record.entry is not None:
+            self._lease_record.entry.leave()
         return Released.YES
 
     patch.setattr(AnyLease, "_release", release)

@@ -153,7 +153,7 @@ async def check_one(world: SmallWorld, scenario: Scenario, contended: bool, way:
 
 def check_nothing_left(world: SmallWorld, victim: SimHost, where: str) -> None:
     table = world.server.table
-    assert victim.locks.runtime.gate.lines == {}, f"{where}: the local mutex is taken"
+    assert victim.locks.runtime.mutexes.queues == {}, f"{where}: the local mutex is taken"
     assert victim.locks.manager.keeper.lease_records() == [], f"{where}: the keeper looks after something"
     assert victim.locks.statistics().held == 0, f"{where}: something is held"
     assert table._state.queues == {}, f"{where}: a ticket is left"

@@ -14,11 +14,12 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.core.lease.states import Event, State
-from holdfast.core.ports import AcquiresMany, Place
+from holdfast.core.ports import AcquiresMany
 from holdfast.errors import BadInput, LeaseLost
 from holdfast.flows import batch as many
 from holdfast.flows.acquire import AcquireResult
 from holdfast.flows.release import Released
+from holdfast.leases.lock_spec import renamed
 from holdfast.runtime.asyncio_runtime import on_loop, running_loop
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import Busy, Grant, Instant
@@ -31,7 +32,7 @@ def takes_many(locks: Locks) -> bool:
 
 def named(lock: Lock[Lease], name: str) -> Lock[Lease]:
     """The same lock under another name: settings that were checked once need not be checked again."""
-    return Lock(lock._locks, lock._description.named(name))  # noqa: SLF001 - locks and leases are one implementation
+    return Lock(lock._locks, renamed(lock._spec, name))  # noqa: SLF001 - locks and leases are one implementation
 
 
 def on_loss(leases: Sequence[Lease], act: Callable[[], None]) -> Callable[[], None]:
@@ -61,35 +62,35 @@ async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease
     """
     ports, manager = locks.ports, locks.manager
     store = _many(locks)
-    wishes = [each._wish(locks) for each in wanted]  # noqa: SLF001 - as above
-    if any(wish.fair or wish.risk is not None or wish.timing.at_least_ns for wish in wishes):
+    specs = [locks._owned(each._spec) for each in wanted]  # noqa: SLF001 - as above
+    if any(spec.fair or spec.risk is not None or spec.timing.at_least_ns for spec in specs):
         raise BadInput("locks", "one is fair, has a risk class or is kept for a while", "take it by itself")
-    places = [ports.runtime.gate.place(wish.key) for wish in wishes]
+    entries = [ports.runtime.mutexes.entry(spec.key) for spec in specs]
     answers: list[AcquireResult | Busy] = []
     lease_records: list[LeaseRecord | Busy] = []
     try:
-        answers = await many.attempt(ports, manager.health, store, wishes, places)
-        for wish, answer in zip(wishes, answers, strict=True):
-            lease_records.append(answer if isinstance(answer, Busy) else manager.take(wish, answer))
+        answers = await many.attempt(ports, store, specs, entries)
+        for spec, answer in zip(specs, answers, strict=True):
+            lease_records.append(answer if isinstance(answer, Busy) else manager.take(spec, answer))
     except BaseException:  # interrupted on the way: nobody gets what was got
         for lease_record in lease_records:
             if isinstance(lease_record, LeaseRecord):
                 lease_record.end(Event.RELEASED)
-        for wish, answer in zip(wishes, answers, strict=False):
+        for spec, answer in zip(specs, answers, strict=False):
             if isinstance(answer, AcquireResult):
-                ports.reaper.reap(wish.key, answer.token, wish.timing.ttl_ns)
-        for place in places:
-            place.leave()
+                ports.reaper.reap(spec.key, answer.token, spec.timing.ttl_ns)
+        for entry in entries:
+            entry.leave()
         raise
-    for place, lease_record in zip(places, lease_records, strict=True):
+    for entry, lease_record in zip(entries, lease_records, strict=True):
         if isinstance(lease_record, Busy):
-            place.leave()
-    return [each if isinstance(each, Busy) else _kept(locks, each, each.place) for each in lease_records]
+            entry.leave()
+    return [each if isinstance(each, Busy) else _kept(locks, each) for each in lease_records]
 
 
-def _kept(locks: Locks, lease_record: LeaseRecord, place: Place | None) -> Lease:
-    lease = Lease(locks.manager, locks.ports, lease_record, place)
-    locks.manager.keep(lease_record)
+def _kept(locks: Locks, lease_record: LeaseRecord) -> Lease:
+    lease = Lease(locks.manager, locks.ports, lease_record)
+    locks.manager.keeper.keep(lease_record)
     return lease
 
 
@@ -98,18 +99,17 @@ async def taken_along(locks: Locks, lock: Lock[Lease], grant: Grant, sent: Insta
 
     `sent` was before that transaction asked.
     """
-    ports, manager, wish = locks.ports, locks.manager, lock._wish(locks)  # noqa: SLF001 - as above
-    place = ports.runtime.gate.place(wish.key)
+    ports, manager, spec = locks.ports, locks.manager, locks._owned(lock._spec)  # noqa: SLF001 - as above
+    entry = ports.runtime.mutexes.entry(spec.key)
     try:
-        possession = await many.taken_along(ports, wish, grant, sent, place)
-        if possession is None:
-            place.leave()
+        result = await many.taken_along(ports, spec, grant, sent, entry)
+        if result is None:
+            entry.leave()
             return None
-        lease_record = manager.take(wish, possession)
-        return _kept(locks, lease_record, place)
+        return _kept(locks, manager.take(spec, result))
     except BaseException:
-        ports.reaper.reap(wish.key, grant.token, wish.timing.ttl_ns)
-        place.leave()
+        ports.reaper.reap(spec.key, grant.token, spec.timing.ttl_ns)
+        entry.leave()
         raise
 
 
@@ -128,12 +128,12 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
         if given:
             grants = [each.grant for each in given if each.grant is not None]
             outcomes = await many.release(
-                locks.ports, _many(locks), [each.wish for each in given], grants, [each.judged for each in given]
+                locks.ports, _many(locks), [each.spec for each in given], grants, [each.judged for each in given]
             )
     finally:
         for lease in leases:
-            if lease._place is not None:  # noqa: SLF001 - as above
-                lease._place.leave()  # noqa: SLF001 - as above
+            if (entry := lease._lease_record.entry) is not None:  # noqa: SLF001 - as above
+                entry.leave()
     refused = {each.key for each, outcome in zip(given, outcomes, strict=True) if outcome is Released.NOT_OWNED}
     return [
         lease._found_at_exit(standing, lease.key in refused)  # noqa: SLF001 - as above
@@ -143,7 +143,7 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
 
 def momentary(locks: Locks, model: Lock[Lease], answers: Sequence[tuple[str, int | Busy]], began: Instant) -> None:
     """Note locks like `model` that were had for the length of a transaction, and those that were not; see `flows`."""
-    many.momentary(locks.ports, model._wish(locks), answers, began)  # noqa: SLF001 - as above
+    many.momentary(locks.ports, locks._owned(model._spec), answers, began)  # noqa: SLF001 - as above
 
 
 def _many(locks: Locks) -> AcquiresMany:

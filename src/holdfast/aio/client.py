@@ -20,16 +20,15 @@ from holdfast.errors import BadInput
 from holdfast.flows import acquire as acquiring
 from holdfast.flows import force_release as breaking
 from holdfast.flows import raw_token, shared_clock
-from holdfast.leases.connect import AnyLocks, Reconnection, open_locks
+from holdfast.leases.connect import AnyLocks, Reconnection, check_tasks_are_asyncio, open_locks
 from holdfast.leases.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.leases.key_template import NameTemplate
-from holdfast.leases.lock_spec import LockSettings, describe
+from holdfast.leases.lock_spec import LockSettings, describe, renamed
 from holdfast.runtime.asyncio_runtime import LoopRuntime, off_loop, running_loop
-from holdfast.runtime.concurrency_check import check_tasks_are_asyncio
-from holdfast.runtime.lease_manager import LeaseManager, Statistics
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.stalls import LoopWatch
-from holdfast.runtime.statistics import Measurements
+from holdfast.runtime.statistics import Measurements, Statistics
 from holdfast.stores.registry import Engine
 from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
 
@@ -67,7 +66,7 @@ class Locks(AnyLocks):
             check_tasks_are_asyncio()
             runtime = LoopRuntime(running_loop())
             self._bound = runtime, self.manager.ports(self.engine.asynchronous(), runtime)
-            self.manager.watch(LoopWatch(runtime.gate.loop, self.manager.clock))
+            self.manager.watch(LoopWatch(runtime.mutexes.loop, self.manager.clock))
         return self._bound
 
     @overload
@@ -105,18 +104,18 @@ class Locks(AnyLocks):
     async def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
         """A lease that is left to run out."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
-        wish = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities).wish, detached=True)
-        place = self.runtime.gate.place(wish.key)
+        spec = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        entry = self.runtime.mutexes.entry(spec.key)
         try:
-            answer = await acquiring.attempt(self.ports, self.manager.health, wish, self.policy.on_error, place)
+            answer = await acquiring.attempt(self.ports, spec, entry)
             lease: Lease | None = None
             if not isinstance(answer, Busy):
-                lease = Lease(self.manager, self.ports, self.manager.take(wish, answer, looked_after=False), None)
+                lease = Lease(self.manager, self.ports, self.manager.take(spec, answer, looked_after=False))
                 lease.let_run_out()
-            place.leave()
+            entry.leave()
             return lease  # noqa: TRY300 - until it is returned it can be interrupted
         except BaseException:
-            await acquiring.take_back(self.ports, wish, place)
+            await acquiring.take_back(self.ports, spec, entry)
             raise
 
     def leader(
@@ -159,7 +158,7 @@ class Locks(AnyLocks):
             template = NameTemplate(name, function)
 
             def lock_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Lock[Any]:
-                return Lock(self, model.named(template.fill(args, kwargs)))
+                return Lock(self, renamed(model, template.fill(args, kwargs)))
 
             def extra(lease: Any) -> dict[str, Any]:
                 return {"lease": lease} if template.wants_lease else {}
@@ -223,12 +222,12 @@ class Locks(AnyLocks):
     async def acquire_token(self, key: str, ttl: Duration) -> str:
         """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        wish = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities).wish, detached=True)
-        place = self.runtime.gate.place(key)
+        spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        entry = self.runtime.mutexes.entry(key)
         try:
-            return await raw_token.acquire(self.ports, self.manager.health, wish, place)
+            return await raw_token.acquire(self.ports, spec, entry)
         except BaseException:
-            await acquiring.take_back(self.ports, wish, place)
+            await acquiring.take_back(self.ports, spec, entry)
             raise
 
     async def release_token(self, key: str, token: str) -> None:
@@ -245,11 +244,11 @@ class Locks(AnyLocks):
 
     def statistics(self) -> Statistics:
         """Counts and gauges, for metrics and for people."""
-        return self.manager.statistics(self.runtime.gate.waiting())
+        return self.manager.statistics.snapshot(self.runtime.mutexes.waiting())
 
     def measurements(self) -> Measurements:
         """Counts, and how long was waited and held, by family: what metrics and `holdfast tune` read."""
-        return self.manager.measurements()
+        return self.manager.statistics.measurements()
 
     async def close(self) -> None:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent.
@@ -267,7 +266,7 @@ class Locks(AnyLocks):
         self._ended = True
 
     async def _close_bound(self, runtime: LoopRuntime, ports: Ports) -> None:
-        runtime.gate.close()
+        runtime.mutexes.close()
         try:
             await runtime.drain(self.manager.request_timeout_ns)
         finally:

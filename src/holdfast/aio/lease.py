@@ -2,63 +2,67 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 from weakref import ref
 
-from holdfast.core.lease.states import Standing, State
-from holdfast.core.ports import Place, Ports
+from holdfast.core.lease.spec import LockSpec
+from holdfast.core.lease.states import LIVE, Standing, State
+from holdfast.core.ports import Ports
 from holdfast.errors import NotOwner
 from holdfast.flows import release as releasing
 from holdfast.flows import renew as keeping
 from holdfast.flows.release import Released
-from holdfast.leases.lease_base import Degraded, Granted, HeldLease
-from holdfast.leases.lock_spec import LockSpec, timeout_ns
-from holdfast.runtime.asyncio_runtime import Body, LoopRuntime
+from holdfast.leases.lease_base import AnyLost, Degraded, Granted, HeldLease
+from holdfast.leases.lock_spec import timeout_ns
+from holdfast.runtime.asyncio_runtime import Body, LoopRuntime, on_loop, running_loop
 from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.lease_record import LeaseRecord
-from holdfast.runtime.loss_event import LoopLost
-from holdfast.types import Duration
+from holdfast.types import NS, Duration
 
 L = TypeVar("L", bound="AnyLease")
 
 
-class Lost:
+class Lost(AnyLost):
     """The loss of a lease, as an event: `is_set()`, `wait()`, and `reason` once it is set."""
 
-    __slots__ = ("_signal",)
-
-    def __init__(self, lease_record: LeaseRecord) -> None:
-        self._signal = LoopLost(lease_record)
-
-    def is_set(self) -> bool:
-        """Whether the lease is lost, now. A lease that was released is not lost."""
-        return self._signal.is_set()
+    __slots__ = ()
 
     async def wait(self, timeout: Duration | None = None) -> bool:
         """Wait until the lease is lost. False when the time is over or the lease was released first."""
-        return await self._signal.wait(timeout_ns(timeout))
+        limit_ns = timeout_ns(timeout)
+        loop, thread_id = running_loop(), threading.get_ident()
+        ended: asyncio.Future[None] = loop.create_future()
 
-    @property
-    def reason(self) -> str | None:
-        """Why it was lost: expired, stolen, unconfirmed, max_hold, stalled, revoked or forked."""
-        return self._signal.reason
+        def resolve() -> None:
+            if not ended.done():
+                ended.set_result(None)
 
-    def __bool__(self) -> bool:
-        return self._signal.is_set()
+        def told(_: LeaseRecord) -> None:
+            on_loop(loop, thread_id, resolve)
+
+        self._lease_record.tell(told)
+        timer = None if limit_ns is None else loop.call_later(limit_ns / NS, resolve)
+        try:
+            await ended
+        finally:
+            self._lease_record.untell(told)
+            if timer is not None:
+                timer.cancel()
+        return self.is_set()
 
 
 class AnyLease(HeldLease):
     """Possession of a lock, full or degraded. `async with lease:` ends as `async with lock:` does."""
 
-    __slots__ = ("_bodies", "_cancels", "_place", "_ports")
+    __slots__ = ("_bodies", "_cancels")
 
-    def __init__(self, manager: LeaseManager, ports: Ports, lease_record: LeaseRecord, place: Place | None) -> None:
-        super().__init__(manager, lease_record)
-        self._ports = ports
-        self._place = place
+    def __init__(self, manager: LeaseManager, ports: Ports, lease_record: LeaseRecord) -> None:
+        super().__init__(manager, ports, lease_record)
         self._bodies: list[Body] = []
         self._cancels = True  # a loss cancels the body of an `async with`, unless the lock's `on_loss` says otherwise
 
@@ -73,7 +77,7 @@ class AnyLease(HeldLease):
         if self._lease_record.degraded:
             return
         timeout = min(self._manager.request_timeout_ns, self._lease_record.renew_timeout_ns(self._manager.clock.now()))
-        if not await keeping.renew_one(self._ports, self._manager.health, self._lease_record, timeout):
+        if not await keeping.renew_one(self._ports, self._lease_record, timeout):
             raise self._lost_error(self._lease_record.standing()) from NotOwner(key=self.key)
 
     async def release(self) -> bool:
@@ -85,28 +89,29 @@ class AnyLease(HeldLease):
         return await self._release(self._lease_record.standing()) is Released.YES
 
     async def _release(self, standing: Standing) -> Released:
-        if not standing.live:
-            self._lease_record.announce()  # this and the next: the rest of a first call that was interrupted
-            if self._place is not None:
-                self._place.leave()
-            return Released.NOT_OWNED if standing.state is State.LOST else Released.UNKNOWN
         ports, lease_record = self._ports, self._lease_record
+        entry = lease_record.entry
+        if standing.state not in LIVE:
+            lease_record.announce()  # this and the next: the rest of a first call that was interrupted
+            if entry is not None:
+                entry.leave()
+            return Released.NOT_OWNED if standing.state is State.LOST else Released.UNKNOWN
         try:
             lease_record.released()
             if lease_record.grant is None:
                 return Released.YES
-            if lease_record.contested and self._place is not None:
-                await releasing.let_the_next_ask(ports, self._place)
+            if lease_record.contested and entry is not None:
+                await releasing.let_the_next_ask(ports, entry)
             return await releasing.release(
-                ports, lease_record.wish, lease_record.grant, standing.granted, lease_record.judged
+                ports, lease_record.spec, lease_record.grant, standing.granted, lease_record.judged
             )
         except BaseException:
             if lease_record.grant is not None:
-                await releasing.again(ports, lease_record.wish, lease_record.grant, standing.granted)
+                await releasing.again(ports, lease_record.spec, lease_record.grant, standing.granted)
             raise
         finally:
-            if self._place is not None:
-                self._place.leave()
+            if entry is not None:
+                entry.leave()
 
     async def __aenter__(self) -> Self:
         self.ensure_held()
@@ -152,14 +157,6 @@ class DegradedLease(AnyLease, Degraded):
     __slots__ = ()
 
 
-def lease_of(
-    manager: LeaseManager, ports: Ports, lease_record: LeaseRecord, place: Place | None
-) -> Lease | DegradedLease:
-    """The lease for a tenure: degraded when the store knows nothing of it."""
-    kind = DegradedLease if lease_record.degraded else Lease
-    return kind(manager, ports, lease_record, place)
-
-
 @asynccontextmanager
 async def block(lease: L) -> AsyncIterator[L]:
     """An `async with` block that may be left by another task than the one that entered it, as generators are.
@@ -176,21 +173,21 @@ async def block(lease: L) -> AsyncIterator[L]:
         await lease._leave_block(error)  # noqa: SLF001 - the end of the block is the lease's own business
 
 
-def call_back(runtime: LoopRuntime, lease: AnyLease, lease_record: LeaseRecord, description: LockSpec) -> None:
+def call_back(runtime: LoopRuntime, lease: AnyLease, lease_record: LeaseRecord, spec: LockSpec) -> None:
     """Have the user's functions called with the lease when it is lost or close to it, on the event loop."""
     # The tenure must not keep its own lease alive, or a dropped lease could never be noticed.
     weak = ref(lease)
 
     def warn() -> None:
         known = weak()
-        if known is not None and description.on_warning is not None:
-            runtime.call(description.on_warning, known)
+        if known is not None and spec.on_warning is not None:
+            runtime.call(spec.on_warning, known)
 
     def told(ended: LeaseRecord) -> None:
         known = weak()
-        if known is not None and description.on_lost is not None and ended.recorded.state is State.LOST:
-            runtime.call(description.on_lost, known)
+        if known is not None and spec.on_lost is not None and ended.recorded.state is State.LOST:
+            runtime.call(spec.on_lost, known)
 
-    if description.on_warning is not None:
+    if spec.on_warning is not None:
         lease_record.on_warning = warn
     lease_record.tell(told)

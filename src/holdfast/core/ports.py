@@ -6,6 +6,7 @@ by `runtime.run_sync.run_now` runs to its end immediately; asyncio implementatio
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
@@ -13,8 +14,10 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.loss_diagnosis import RenewalRequest, StoreFailure
 from holdfast.core.lease.states import Event, Standing
-from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
+from holdfast.errors import BackendError
+from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
 
 LISTEN_NS: Final = 2 * NS  # what a listener may take to be registered, unless its waiter has less time
 
@@ -54,7 +57,7 @@ class Capabilities:
 
 
 class Watch(Protocol):
-    """A waiter's ear at one key. A hint and never the truth: wake-ups may be lost, late or spurious."""
+    """A subscription to releases of one key. Only a hint: notifications may be lost, late or spurious."""
 
     async def wait(self, timeout_ns: int) -> bool:
         """Wait for a hint that the key may be free. Hints since `watch()` or the last `wait` count. False: none."""
@@ -75,10 +78,10 @@ class Store(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this store can do."""
+        """The capabilities of this store."""
         ...
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         """Grant the key to the token if it is free, with a fence above every earlier one, in one atomic step.
 
         Idempotent: a request whose token already holds the key gets the same grant again, with a new expiry.
@@ -91,7 +94,7 @@ class Store(Protocol):
         ...
 
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
-        """Compare and delete. False: not ours, nothing changed. `claim` is None when the grant's answer was never seen.
+        """Compare and delete. False: not the holder, nothing changed. `claim`: None if the grant's answer was lost.
 
         `keep_ns` > 0: do not delete, but let the key expire after that time (`at_least`).
         """
@@ -114,7 +117,7 @@ class Store(Protocol):
         ...
 
     async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
-        """Give up a place in the queue of a fair lock."""
+        """Leave the queue of a fair lock."""
         ...
 
     async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
@@ -126,7 +129,7 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back connections and threads. Idempotent; the store can be used again after it (it reconnects)."""
+        """Close connections and threads. Idempotent; the store can be used again afterwards (it reconnects)."""
         ...
 
 
@@ -155,17 +158,17 @@ class AcquiresMany(Protocol):
     Requests have no ticket: no caller waits with one of these. Errors are those of `Store`, for the whole request.
     """
 
-    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+    async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         """Grant each key that is free; see `Store.acquire`. After an error some keys may have been granted."""
         ...
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
-        """Compare and delete each; see `Store.release`. True released, False not ours, None no answer."""
+        """Compare and delete each; see `Store.release`. True: released, False: not the holder, None: no answer."""
         ...
 
 
 Query: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Sequence[Mapping[str, Any]]]]
-"""Runs one statement with places written `:name` in an open transaction, and returns its rows."""
+"""Runs one statement with parameters written `:name` in an open transaction, and returns its rows."""
 
 
 class TransactionLocks(Protocol):
@@ -201,7 +204,7 @@ class SharesTransactions(Protocol):
         """Whether they are shared, so that a lease is as durable as what that database has committed before it."""
         ...
 
-    def granting(self, asks: Sequence[Ask]) -> Callable[[Any], list[Grant | Busy]]:
+    def granting(self, asks: Sequence[AcquireRequest]) -> Callable[[Any], list[Grant | Busy]]:
         """What `acquire_many` does, as a step of such a transaction, to be called with its connection.
 
         Only where they are shared, and after the store has answered once: its tables are there then.
@@ -227,26 +230,26 @@ class Held(Protocol):
 
     @property
     def runs_out(self) -> bool:
-        """Whether nothing renews it, so that it ends with its TTL."""
+        """Whether it is not renewed, so that it ends with its TTL."""
         ...
 
 
-class Place(Protocol):
+class MutexEntry(Protocol):
     """One caller's position in the queue for the local mutex of one key."""
 
     asked: str | None
-    """The token that the store may know while the caller does not know the answer. It outlives the flow that asked: an
-    interrupt on the way from the flow to the caller must not lose the grant."""
+    """The token that the store may know while the caller does not know the answer. It outlives the flow that sent the
+    request: an interrupt between the flow and the caller must not lose the grant."""
 
     caller: object
-    """A mark of the thread or task that would wait for itself if it came here again. None: it may be any."""
+    """A mark of the thread or task that would wait for itself if it entered again. None: no such check."""
 
     held: Held | None
     """The lease of the caller who is inside, once there is one."""
 
     @property
     def next(self) -> bool:
-        """Whether this caller is the first of those who wait."""
+        """Whether this caller is the first that waits."""
         ...
 
     async def enter(self, timeout_ns: int | None) -> bool:
@@ -258,11 +261,11 @@ class Place(Protocol):
         ...
 
     def leave(self) -> None:
-        """Let the next one in, or step out of the line. Idempotent, and may be called from any thread."""
+        """Let the next caller in, or leave the queue. Idempotent, and may be called from any thread."""
         ...
 
 
-class Gate(Protocol):
+class LocalMutexes(Protocol):
     """The local mutexes of one `Locks`: of all waiters for a key, only the one inside talks to the store."""
 
     @property
@@ -270,12 +273,12 @@ class Gate(Protocol):
         """Whether the `Locks` was closed: then no caller gets in, and waiting callers get `Closed`."""
         ...
 
-    def place(self, key: str, caller: object = None) -> Place:
+    def entry(self, key: str, caller: object = None) -> MutexEntry:
         """A position for one caller; it is not in the queue until it enters."""
         ...
 
-    def inside(self, key: str) -> Place | None:
-        """The place of the caller who is inside. None: the key is free in this process."""
+    def inside(self, key: str) -> MutexEntry | None:
+        """The entry of the caller who is inside. None: the key is free in this process."""
         ...
 
 
@@ -283,12 +286,12 @@ class Runtime(Protocol):
     """Waiting and finishing, in one colour."""
 
     @property
-    def gate(self) -> Gate:
+    def mutexes(self) -> LocalMutexes:
         """The local mutexes."""
         ...
 
     async def sleep(self, ns: int) -> None:
-        """Do nothing for a while."""
+        """Sleep."""
         ...
 
     async def finish(self, work: Coroutine[Any, Any, None], limit_ns: int) -> None:
@@ -318,7 +321,7 @@ class Gauging(Protocol):
 
 
 class Journal(Observer, Gauging, Protocol):
-    """What flows report to. Most of what happens is only counted, and costs no record."""
+    """What flows report to. Most events are only counted, and cost no record."""
 
     def tally(self, kind: EventKind, family: str) -> bool:
         """Count the event. True when a listener wants the whole record: then make it and `note` it."""
@@ -343,8 +346,40 @@ class Exercises(Protocol):
         ...
 
 
+class ErrorPolicy(Protocol):
+    """The error policy in force. Flows read it when the store fails: it may be switched while a caller waits."""
+
+    def on_error(self, risk: str | None) -> OnError:
+        """Return the reaction to a store error for a risk class."""
+        ...
+
+
+class CircuitBreaker(Protocol):
+    """Refuses requests to a store that has been failing, and remembers its latest failures and renewals."""
+
+    failure: StoreFailure | None
+    renewals: deque[RenewalRequest]
+
+    @property
+    def open(self) -> bool:
+        """Whether callers are being refused."""
+        ...
+
+    def admit(self, timeout_ns: int) -> None:
+        """Return when a caller may ask the store; raise `Unavailable` when it should not."""
+        ...
+
+    def answered(self) -> None:
+        """The store answered."""
+        ...
+
+    def failed(self, error: BackendError) -> None:
+        """The store did not answer."""
+        ...
+
+
 class Reaper(Protocol):
-    """Takes over what could not be cleaned up in time."""
+    """Releases grants that could not be cleaned up in time."""
 
     def reap(self, key: str, token: str, ttl_ns: int, after_ns: int = 0) -> object:
         """Release a grant that may exist: try until it is released or must have expired. Never waits.
@@ -359,7 +394,7 @@ class Reaper(Protocol):
 
 
 class Kept(Protocol):
-    """A lease as the keeper sees it."""
+    """A lease as the renewer uses it."""
 
     @property
     def renewal(self) -> Renewal:
@@ -367,13 +402,13 @@ class Kept(Protocol):
         ...
 
     def answered(self, answer: bool | None, sent: Instant, now: Instant) -> None:
-        """What came back: renewed, refused, or nothing."""
+        """Record the answer: renewed, refused, or none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything a flow needs, made once by the facade and passed in."""
+    """Everything that a flow needs. The lease manager makes it for each `Locks`."""
 
     store: Store
     clock: Clock
@@ -381,5 +416,7 @@ class Ports:
     runtime: Runtime
     observer: Journal
     reaper: Reaper
+    breaker: CircuitBreaker
+    policy: ErrorPolicy
     request_timeout_ns: int
     exercises: Exercises | None = None

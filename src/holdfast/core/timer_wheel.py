@@ -67,9 +67,11 @@ class TimerWheel(Generic[T]):
     def drop(self, item: T) -> bool:
         """Withdraw an item. False when it was not there."""
         slot = self._due.pop(item, None)
+        if slot is None:
+            return False
         self._forget(item, slot)
         self._due.pop(item, None)  # again: its owner may have entered it in between, and its entry is gone
-        return slot is not None
+        return True
 
     def next_due_ns(self) -> int | None:
         """When the next slot comes due, or None when no item is entered."""

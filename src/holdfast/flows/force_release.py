@@ -1,4 +1,4 @@
-"""Breaking a lock by force: its holder is fenced out, and the record says who did it, why, and whose lease it was."""
+"""Breaking a lock by force: its holder is fenced out, and a record names the actor, the reason and the holder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast.types import AuditRecord
 
 
 async def force_release(ports: Ports, key: str, actor: str, reason: str) -> AuditRecord | None:
-    """Break the lock. None if nobody held it."""
-    # The store's own record of the act does not say what kind of lock it was; whoever holds it now does.
+    """Break the lock. None if it was not held."""
+    # The store's audit record has no family; the present holder's lease has.
     holding = await ports.store.inspect(key, ports.request_timeout_ns)
     record = await ports.store.force_release(key, actor, reason, ports.request_timeout_ns)
     if record is None:
@@ -31,8 +31,8 @@ async def force_release(ports: Ports, key: str, actor: str, reason: str) -> Audi
                 facts=holder,
             )
         )
-    # A holder in this process learns of it now, and the key is free here as it is everywhere else.
-    inside = ports.runtime.gate.inside(key)
+    # A holder in this process loses its lease now, so that the key is free here as in all other processes.
+    inside = ports.runtime.mutexes.inside(key)
     held = None if inside is None else inside.held
     if held is not None and held.grant is not None and held.grant.fence < record.fence:
         held.end(Event.REFUSED)

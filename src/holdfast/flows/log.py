@@ -1,9 +1,8 @@
-"""What the log is told: a fixed text, fields beside it, and not more than somebody can read.
+"""Log lines: a fixed text with fields, limited in rate.
 
-A line is `text: name=value name=value`. The text never changes, so that it can be searched for; the same fields stand
-on the record as `record.holdfast`, for programs. An error is a field; one that is no store's also comes with its
-traceback, once in a window. How many lines are written is limited (`core.log_rate`), for each logger, text and kind of
-error by itself.
+A line is `text: name=value name=value`. The text never changes, so it can be searched for. The record has the same
+fields as `record.holdfast`, for programs. An error is a field; an error that is not a store error also comes with its
+traceback, once per window. The number of lines is limited (`core.log_rate`) for each logger, text and kind of error.
 
 Does not promise that a line is written: logging may be switched off, or a handler may be broken, and this never raises
 because of it. No token is ever passed here. Clock: the log record's own, which is the host's wall clock.
@@ -23,12 +22,12 @@ LEFT_OUT: Final = "%d more like the following were not logged"
 KINDS_MAX: Final = 1000  # texts are fixed, so there are a few dozen; a field in a text by mistake must not fill memory
 VALUE_CHARS_MAX: Final = 1000
 
-_EXPECTED: Final = (BackendError, Closed)  # a store is away, or was closed: the text says it all
+_EXPECTED: Final = (BackendError, Closed)  # a store is unavailable, or was closed: the text is enough
 _rates: dict[tuple[str, ...], LogRate] = {}
 
 
 def say(log: logging.Logger, level: int, text: str, error: BaseException | None = None, /, **fields: Any) -> bool:
-    """Write a line, unless there were many of the same lately. Whether it was written."""
+    """Write a line, unless there were many of the same lately. Returns whether it was written."""
     return tell(log, level, text, fields, error, stacklevel=2)
 
 
@@ -46,7 +45,7 @@ def tell(
     """`say`, for lines of one text that count apart: by `per`, of which there are few, or by a `rate` of their own."""
     try:
         return _told(log, level, text, fields, error, per, rate, stacklevel + 2)
-    except Exception:  # noqa: BLE001 - a filter or a handler of somebody's is broken; what we were doing is not
+    except Exception:  # noqa: BLE001 - a broken filter or handler of the user must not break the caller
         return False
 
 
@@ -68,7 +67,7 @@ def _told(
     form, values = ("%s: %s", (text, shown)) if shown else ("%s", (text,))
     extra = {"holdfast": told, "holdfast_event": text}
     record = log.makeRecord(log.name, level, file, number, form, values, None, function, extra)
-    if not log.filter(record):  # what somebody does not want to see must not count against what they do
+    if not log.filter(record):  # filtered lines must not use up the rate of the others
         return False
     unexpected = error is not None and not isinstance(error, _EXPECTED)
     rate = _rate_of(log.name, text, per, "" if error is None else type(error).__name__) if rate is None else rate
@@ -83,7 +82,7 @@ def _told(
 
 
 def forget_rates() -> None:
-    """All is as if nothing had been said yet. For tests, whose lines must not count for each other."""
+    """Forget all counted lines. For tests, so that their lines do not count for each other."""
     _rates.clear()
 
 
@@ -93,14 +92,14 @@ def error_text(error: BaseException) -> str:
 
 
 def shown_fields(fields: Mapping[str, object]) -> str:
-    """Fields as a line has them: those that are there, on one line whatever is in them."""
+    """The fields of a line without empty ones, escaped so that they stay on one line."""
     return " ".join(f"{name}={_shown(value)}" for name, value in fields.items() if value is not None and value != "")
 
 
 class Trouble:
-    """Something that is asked again and again and does not always answer.
+    """Log lines about an outage of something that is called repeatedly.
 
-    It is said when it begins, now and then while it lasts, and once when it is over, with how often it was met.
+    One line when it begins, one now and then while it lasts, and one at its end, with the number of failures.
     """
 
     __slots__ = ("_begun", "_fields", "_level", "_log", "_over", "_rate", "_said", "met_times")
@@ -118,13 +117,13 @@ class Trouble:
         self.met_times = 0
 
     def met(self, error: BaseException | None = None, /, **fields: Any) -> None:
-        """It does not answer, once more."""
+        """One more failure."""
         self.met_times += 1
         told = {**self._fields, **fields}
         self._said |= tell(self._log, self._level, self._begun, told, error, rate=self._rate, stacklevel=2)
 
     def ended(self, /, **fields: Any) -> None:
-        """It answers. Said only after it was said that it did not."""
+        """It answers again. Logged only if the failure was logged."""
         if not self.met_times:
             return
         times, self.met_times = self.met_times, 0

@@ -1,8 +1,8 @@
-"""The lock primitive with the token in the caller's own hands, for those who hand a lock from process to process.
+"""The lock primitive: the caller keeps the token, and can pass it from process to process.
 
-Nothing is renewed, watched or remembered here. Contention is an empty token; a token that is not the stored one is
-`NotOwner` ("lock not owned", the same for an absent key and for another's token); a store error keeps its class and
-its cause and says which operation it was. A token here is opaque text: the secret and what the store needs to find it.
+Nothing is renewed, watched or remembered here. Contention is an empty token. A token that is not the stored one is
+`NotOwner` ("lock not owned", also for an absent key). A store error keeps its class and its cause, and its text names
+the operation. The token is opaque text: the secret, and the claim that the store needs to find the lease.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
-from holdfast.core.ports import Place, Ports
+from holdfast.core.lease.spec import LockSpec
+from holdfast.core.ports import MutexEntry, Ports
 from holdfast.errors import (
     LOCK_KEY_AND_TOKEN_REQUIRED,
     LOCK_NOT_OWNED,
@@ -21,9 +22,8 @@ from holdfast.errors import (
     Timeout,
     Unavailable,
 )
-from holdfast.flows.acquire import Wish, try_once, undo
+from holdfast.flows.acquire import try_once, undo
 from holdfast.flows.log import say
-from holdfast.flows.store_health import StoreHealth
 from holdfast.types import Grant, Renewal
 
 _log = logging.getLogger("holdfast")
@@ -31,22 +31,22 @@ _log = logging.getLogger("holdfast")
 E = TypeVar("E", bound=BackendError)
 
 
-async def acquire(ports: Ports, health: StoreHealth, wish: Wish, place: Place) -> str:
+async def acquire(ports: Ports, spec: LockSpec, entry: MutexEntry) -> str:
     """Set the key if it is absent, with expiry. A new token, or the empty string while anyone holds the key.
 
-    `place` remembers the token for the caller, who undoes the grant if it is interrupted. It does not enter.
+    `entry` remembers the token for the caller, who undoes the grant if it is interrupted. It does not enter.
     """
-    token = place.asked = ports.entropy.token()
+    token = entry.asked = ports.entropy.token()
     try:
-        answer, _ = await try_once(ports, health, wish, token)
+        answer, _, _ = await try_once(ports, spec, token, ports.clock.now())
     except BackendError as error:
         if not isinstance(error, Unavailable | Misconfigured):
-            await undo(ports, wish, token)
-        place.asked = None
-        raise _naming(error, f"job store try acquire lock {wish.key}") from error
+            await undo(ports, spec, token)
+        entry.asked = None
+        raise _naming(error, f"job store try acquire lock {spec.key}") from error
     if isinstance(answer, Grant):
         return f"{token}.{answer.claim}"
-    place.asked = None
+    entry.asked = None
     return ""
 
 

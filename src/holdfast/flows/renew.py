@@ -1,4 +1,4 @@
-"""Keeping leases alive: one batched renewal, promotion of degraded leases, and giving back what may be left over."""
+"""Renewing leases in batches, promoting degraded leases, and releasing grants that may be left over."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history.events import EventKind
 from holdfast.core.lease.loss_diagnosis import RenewalRequest
+from holdfast.core.lease.spec import LockSpec
 from holdfast.core.ports import Kept, Ports
 from holdfast.errors import BackendError, Timeout, Unavailable
-from holdfast.flows.acquire import Wish, note
-from holdfast.flows.store_health import StoreHealth
-from holdfast.types import Ask, Grant, Instant
+from holdfast.flows.acquire import note
+from holdfast.types import AcquireRequest, Grant, Instant
 
 
-async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeout_ns: int) -> tuple[int, bool]:
-    """Renew many leases with one request; each is told what became of it.
+async def renew(ports: Ports, batch: Sequence[Kept], timeout_ns: int) -> tuple[int, bool]:
+    """Renew many leases with one request, and pass its answer to each.
 
     Returns how long the request took, and whether the store answered.
     """
@@ -27,27 +27,26 @@ async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeou
         if ARMED:
             await areach("flow.renew.answered")
     except BackendError as error:
-        health.failed(error)
+        ports.breaker.failed(error)
         answers = [None] * len(batch)
     else:
-        health.answered()
+        ports.breaker.answered()
     now = ports.clock.now()
     answered = answers[0] is not None
-    health.renewals.append(RenewalRequest(sent.mono, now.mono - sent.mono, answered))
+    ports.breaker.renewals.append(RenewalRequest(sent.mono, now.mono - sent.mono, answered))
     for kept, answer in zip(batch, answers, strict=True):
         kept.answered(answer, sent, now)
     return now.mono - sent.mono, answered
 
 
-async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> tuple[Grant, Instant] | bool | None:
-    """Try to turn a degraded lease into a full one. False: somebody else has the key. True: not reached.
+async def promote(ports: Ports, spec: LockSpec, token: str) -> tuple[Grant, Instant] | bool | None:
+    """Try to turn a degraded lease into a full one. False: another holder has the key. True: the store was not reached.
 
-    None: not this time, and under this token never. `Timeout` when there was no answer: then the store may have granted
-    it all the same.
+    None: not now, and never under this token. `Timeout`: no answer, and the store may have granted it.
     """
-    ask = Ask(wish.key, token, wish.owner, wish.family, wish.timing.ttl_ns)
+    ask = AcquireRequest(spec.key, token, spec.owner, spec.family, spec.timing.ttl_ns)
     try:
-        health.admit(ports.request_timeout_ns)
+        ports.breaker.admit(ports.request_timeout_ns)
     except Unavailable:
         return True
     sent = ports.clock.now()
@@ -58,32 +57,32 @@ async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> 
         if ARMED:
             await areach("flow.promote.answered")
     except Timeout as error:
-        health.failed(error)
+        ports.breaker.failed(error)
         raise
     except BackendError as error:
-        health.failed(error)
+        ports.breaker.failed(error)
         return True
-    health.answered()
+    ports.breaker.answered()
     if not isinstance(answer, Grant):
-        # What we hold here nobody else in this process can hold at the store: it is what a failed attempt of our own
-        # left behind, and it is being given back.
-        if answer.owner != wish.owner:
+        # No other caller of this process can hold the key at the store, so this is the grant of a failed attempt of the
+        # same caller, and it is being released.
+        if answer.owner != spec.owner:
             return False
         return None if answer.spent else True
-    note(ports, wish, EventKind.PROMOTED, fence=answer.fence)
+    note(ports, spec, EventKind.PROMOTED, fence=answer.fence)
     return answer, sent
 
 
 async def reap(ports: Ports, key: str, token: str) -> bool:
-    """Try once to give back a grant that may exist. True when it did exist and is given back."""
+    """Try once to release a grant that may exist. True when it existed and is released."""
     try:
         return await ports.store.release(key, token, None, 0, ports.request_timeout_ns)
     except BackendError:
         return False
 
 
-async def renew_one(ports: Ports, health: StoreHealth, kept: Kept, timeout_ns: int) -> bool:
-    """Renew one lease because its holder asked. False: refused. A store error is raised, and counts like any other."""
+async def renew_one(ports: Ports, kept: Kept, timeout_ns: int) -> bool:
+    """Renew one lease for its holder. False: refused. A store error is raised, and counts like any other."""
     sent = ports.clock.now()
     try:
         if ARMED:
@@ -92,7 +91,7 @@ async def renew_one(ports: Ports, health: StoreHealth, kept: Kept, timeout_ns: i
         if ARMED:
             await areach("flow.renew.answered")
     except BackendError as error:
-        health.failed(error)
+        ports.breaker.failed(error)
         kept.answered(None, sent, ports.clock.now())
         raise
     kept.answered(answer, sent, ports.clock.now())

@@ -1,4 +1,4 @@
-"""What time it is, by the clock that all replicas of a program share, if there is one."""
+"""The time by the clock that all replicas of a program share, if there is one."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
 from holdfast.errors import BadInput, Timeout, Unavailable
 from holdfast.guards.settings import sql
-from holdfast.runtime.private_files import create_private
+from holdfast.runtime.durable_files import create_private
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite.errors import is_busy, translated
 from holdfast.types import NS, Duration, duration_ns

@@ -1,18 +1,65 @@
-"""What both colours of `connect` do, and what both colours of `Locks` have in common."""
+"""The common part of both `connect` functions and of both `Locks` classes.
+
+Promises: `connect` raises `Misconfigured` in a process whose `socket` or `thread` modules were replaced by gevent or
+eventlet, and `holdfast.aio` raises it in a task of trio. The message names the fix.
+
+The reasons: a real thread renews leases, so that a busy program keeps them. A patched thread is a greenlet, which does
+not run while another greenlet computes, and the lease is lost. Patched sockets ignore the time limits that the kernel
+keeps for the Redis driver. And `holdfast.aio` awaits futures of asyncio, which trio cannot.
+
+Does not promise to notice a program that is patched after it has connected.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.core.lease.spec import LockSpec
 from holdfast.core.ports import Capabilities, Observer
-from holdfast.errors import Closed
-from holdfast.runtime.concurrency_check import check_threads_are_real
-from holdfast.runtime.lease_manager import Health, LeaseManager, make_manager
+from holdfast.errors import Closed, Misconfigured
+from holdfast.runtime.lease_manager import LeaseManager, make_manager
 from holdfast.runtime.policy_switch import ExerciseSwitch, PolicySwitch
+from holdfast.runtime.statistics import Health
 from holdfast.stores.registry import Engine, open_engine
 from holdfast.types import Duration
+
+_PATCHERS = (  # who patches, the function that knows, and its names for what we need
+    ("gevent", "gevent.monkey", "is_module_patched", ("socket", "threading")),
+    ("eventlet", "eventlet.patcher", "is_monkey_patched", ("socket", "thread")),
+)
+
+
+def check_threads_are_real() -> None:
+    """Raise `Misconfigured` if gevent or eventlet has replaced sockets or threads in this process."""
+    for name, module, question, needed in _PATCHERS:
+        is_patched = getattr(sys.modules.get(module), question, None)
+        patched = [] if is_patched is None else [each for each in needed if is_patched(each)]
+        if patched:
+            raise Misconfigured(
+                f"{name} has replaced {' and '.join(patched)} in this process, and Holdfast needs real ones: its time "
+                f"limits and the thread that renews leases would not work. Do not patch them "
+                f"(monkey.patch_all(socket=False, thread=False)), or use Holdfast in a process without {name}"
+            )
+
+
+def check_tasks_are_asyncio() -> None:
+    """Raise `Misconfigured` in a task of trio."""
+    lowlevel = sys.modules.get("trio.lowlevel")
+    if lowlevel is None:
+        return
+    try:
+        lowlevel.current_trio_token()
+    except RuntimeError:
+        return  # no trio here
+    raise Misconfigured(
+        "holdfast.aio needs asyncio, and this task runs under trio. With anyio, use its asyncio backend: "
+        'anyio.run(main, backend="asyncio"). Under trio, use the blocking holdfast.connect() in '
+        "trio.to_thread.run_sync()"
+    )
 
 
 class Reconnection(NamedTuple):
@@ -88,13 +135,20 @@ class AnyLocks:
 
     def health(self) -> Health:
         """Whether leases are really being looked after: false when renewal is behind or the store is failing."""
-        return self.manager.health_report()
+        return self.manager.health.report()
 
     def open_manager(self) -> LeaseManager:
-        """The household, if this `Locks` is open; an error that says so otherwise."""
+        """The lease manager, if this `Locks` is open; `Closed` otherwise."""
         if self._closed:
             raise Closed
         return self.manager
+
+    def _owned(self, spec: LockSpec) -> LockSpec:
+        """The spec with the owner of this process: a forked child is another owner than its parent."""
+        if self._closed:
+            raise Closed
+        owner = self.manager.owner
+        return spec if spec.owner is owner else replace(spec, owner=owner)
 
     def reconnection(self) -> Reconnection:
         """What a pickled lock takes along. Private stores cannot be reached from elsewhere and are refused."""

@@ -6,8 +6,8 @@ import warnings
 import weakref
 from typing import Literal, NoReturn, Self
 
-from holdfast.core.lease.states import Standing, State
-from holdfast.core.ports import SharesDatabase
+from holdfast.core.lease.states import LIVE, Standing, State
+from holdfast.core.ports import Ports, SharesDatabase
 from holdfast.errors import BadInput, LeaseLost, Misconfigured
 from holdfast.flows.acquire import noun
 from holdfast.leases.ownership import Condition
@@ -16,13 +16,36 @@ from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import NS, Duration, LossReason, duration_ns, fingerprint
 
 
+class AnyLost:
+    """Whether and why a lease is lost. Judged at the moment of asking."""
+
+    __slots__ = ("_lease_record",)
+
+    def __init__(self, lease_record: LeaseRecord) -> None:
+        self._lease_record = lease_record
+
+    def is_set(self) -> bool:
+        """Whether the lease is lost, now. A lease that was released is not lost."""
+        return self._lease_record.standing().state is State.LOST
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was lost: expired, stolen, unconfirmed, max_hold, stalled, revoked or forked."""
+        reason = self._lease_record.standing().reason
+        return None if reason is None else str(reason)
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+
 class HeldLease:
     """Possession of a lock. Everything here is local, judged at the moment of asking, and errs towards "lost"."""
 
-    __slots__ = ("__weakref__", "_abandonable", "_lease_record", "_manager")
+    __slots__ = ("__weakref__", "_abandonable", "_lease_record", "_manager", "_ports")
 
-    def __init__(self, manager: LeaseManager, lease_record: LeaseRecord) -> None:
+    def __init__(self, manager: LeaseManager, ports: Ports, lease_record: LeaseRecord) -> None:
         self._manager = manager
+        self._ports = ports
         self._lease_record = lease_record
         self._abandonable = True
         lease_record.holder = weakref.ref(self)
@@ -35,12 +58,12 @@ class HeldLease:
     @property
     def owner(self) -> str:
         """Who holds it: service, host, process, instance. For people."""
-        return self._lease_record.wish.owner
+        return self._lease_record.spec.owner
 
     @property
     def family(self) -> str:
         """What kind of lock it is."""
-        return self._lease_record.wish.family
+        return self._lease_record.spec.family
 
     @property
     def ttl(self) -> float:
@@ -91,8 +114,8 @@ class HeldLease:
         Call it before you pass the lease on. The caller that acquired it may then wait for the lock again, as all
         others may; until then such a wait is `AlreadyHeld`.
         """
-        if self._lease_record.place is not None:
-            self._lease_record.place.caller = None
+        if self._lease_record.entry is not None:
+            self._lease_record.entry.caller = None
         return self
 
     def let_run_out(self) -> None:
@@ -143,7 +166,7 @@ class HeldLease:
             lease_record = self._lease_record
         except AttributeError:  # it was never made
             return
-        if lease_record.recorded.live and self._abandonable:
+        if lease_record.recorded.state in LIVE and self._abandonable:
             warnings.warn(
                 f"the lease of {lease_record.key} was dropped without release(); "
                 "it is no longer renewed and will expire",
@@ -222,7 +245,7 @@ class Degraded(HeldLease):
 
 
 def is_loss_of(error: BaseException, key: str) -> bool:
-    """Whether all that is wrong is that this lock was lost: in one place, or in several of a group of tasks."""
+    """Whether all that is wrong is that this lock was lost: in one entry, or in several of a group of tasks."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_loss_of(each, key) for each in error.exceptions)
     return isinstance(error, LeaseLost) and error.key == key

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from holdfast.core import backoff
 from holdfast.core.backoff import Backoff
 from holdfast.core.lease import timing
+from holdfast.core.lease.spec import LockSpec, OnLoss
 from holdfast.core.ports import Capabilities
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.flows.acquire import Wish
-from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.types import NS, Duration, Guarantee, check_key, check_label, duration_ns
-
-OnLoss: TypeAlias = Literal["cancel", "flag"]
 
 
 class UsageWarning(UserWarning):
@@ -91,30 +87,22 @@ _TIMING = (
 _OF_REDIS_PY = {"blocking", "blocking_timeout", "lock_class", "raise_on_release_error", "sleep", "thread_local"}
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class LockSpec:
-    """A checked description. Made for every lock, and never changed."""
-
-    wish: Wish
-    timeout_ns: int | None
-    on_lost: Callable[[Any], object] | None
-    on_warning: Callable[[Any], object] | None
-    on_loss: OnLoss
-
-    def named(self, name: str) -> LockSpec:
-        """The same lock under another name."""
-        wish = self.wish
-        other = Wish(
-            check_key("name", name),
-            wish.family,
-            wish.owner,
-            wish.risk,
-            wish.timing,
-            wish.retry,
-            wish.fair,
-            wish.detached,
-        )
-        return LockSpec(other, self.timeout_ns, self.on_lost, self.on_warning, self.on_loss)
+def renamed(spec: LockSpec, name: str) -> LockSpec:
+    """The same lock under another name. Settings that were checked once are not checked again."""
+    return LockSpec(
+        check_key("name", name),
+        spec.family,
+        spec.owner,
+        spec.risk,
+        spec.timing,
+        spec.retry,
+        spec.fair,
+        spec.timeout_ns,
+        spec.on_lost,
+        spec.on_warning,
+        spec.on_loss,
+        spec.detached,
+    )
 
 
 def describe(name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities) -> LockSpec:
@@ -132,7 +120,7 @@ def describe(name: str, risk: str | None, settings: LockSettings, owner: str, ca
         model = _model(risk, given, owner, capabilities)
     except TypeError:  # a value that cannot be remembered
         return _described(name, risk, settings, owner, capabilities)
-    return model.named(name)
+    return renamed(model, name)
 
 
 _warned: set[str] = set()
@@ -189,15 +177,13 @@ def _described(name: str, risk: str | None, settings: LockSettings, owner: str, 
         raise BadInput("on_loss", f"{on_loss!r} is not a reaction", 'use "cancel" or "flag"')
     timeout = settings.get("timeout")
     return LockSpec(
-        wish=Wish(
-            key=check_key("name", name),
-            family=check_label("family", settings.get("family", "default")),
-            owner=owner,
-            risk=None if risk is None else check_label("risk", risk),
-            timing=times,
-            retry=retry,
-            fair=fair,
-        ),
+        key=check_key("name", name),
+        family=check_label("family", settings.get("family", "default")),
+        owner=owner,
+        risk=None if risk is None else check_label("risk", risk),
+        timing=times,
+        retry=retry,
+        fair=fair,
         timeout_ns=timeout_ns(timeout),
         on_lost=_callable("on_lost", settings.get("on_lost")),
         on_warning=_callable("on_warning", settings.get("on_warning")),
@@ -235,46 +221,33 @@ def _callable(field: str, value: object) -> Callable[[Any], object] | None:
     return value
 
 
-class Opened(Protocol):
-    """Where a lock comes from, as far as this file needs to know."""
-
-    def open_manager(self) -> LeaseManager:
-        """The household, if it is open; an error otherwise."""
-        ...
-
-
 class NamedLock:
     """A named lock: what can be known of it before anybody holds it."""
 
-    __slots__ = ("_description",)
+    __slots__ = ("_spec",)
 
-    def __init__(self, description: LockSpec) -> None:
-        self._description = description
+    def __init__(self, spec: LockSpec) -> None:
+        self._spec = spec
 
     @property
     def name(self) -> str:
         """The name of the lock."""
-        return self._description.wish.key
+        return self._spec.key
 
     @property
     def ttl(self) -> float:
         """How long the store keeps the key without a renewal, in seconds."""
-        return self._description.wish.timing.ttl_ns / NS
+        return self._spec.timing.ttl_ns / NS
 
     @property
     def family(self) -> str:
         """What kind of lock it is."""
-        return self._description.wish.family
+        return self._spec.family
 
     @property
     def risk(self) -> str | None:
         """The risk class that decides what a store error means; None always fails closed."""
-        return self._description.wish.risk
-
-    def _wish(self, locks: Opened) -> Wish:
-        """What to ask for, in the name of this process: a forked child is somebody else than its parent."""
-        wish, owner = self._description.wish, locks.open_manager().owner
-        return wish if wish.owner is owner else replace(wish, owner=owner)
+        return self._spec.risk
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} ttl={self.ttl:g} family={self.family} risk={self.risk}>"

@@ -1,6 +1,7 @@
-"""Waiting and finishing on asyncio: the other half of the runtime.
+"""The asyncio runtime: local mutexes, sleeping and background clean-up on an event loop.
 
-Every object here belongs to one event loop. What other threads may call (`leave`, from the alarm) hops onto that loop.
+Every object here belongs to one event loop. Methods that other threads call (`leave`, by the timer thread) are moved to
+that loop.
 """
 
 from __future__ import annotations
@@ -19,144 +20,139 @@ from holdfast.core.lease.states import State
 from holdfast.core.ports import Held
 from holdfast.errors import Closed
 from holdfast.flows.log import say
-from holdfast.runtime.callbacks import guarded
 from holdfast.runtime.lease_record import LeaseRecord
+from holdfast.runtime.thread_runtime import guarded
 from holdfast.types import NS
 
 _log = logging.getLogger("holdfast")
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, thread_id: int, act: Callable[[], None]) -> None:
-    """Do something on the loop's thread: now if this is it, soon otherwise, never if the loop is closed."""
+    """Call a function in the thread of the loop: now if this is that thread, else soon; never if the loop is closed."""
     if threading.get_ident() == thread_id:
         act()
         return
     try:
         loop.call_soon_threadsafe(act)
     except RuntimeError:
-        _log.debug("the event loop is closed; nothing is left to tell it")
+        _log.debug("the event loop is closed; there is no waiter to notify")
 
 
-class LoopPlace:
-    """One task's place in line at one key."""
+class LoopEntry:
+    """The entry of one task in the queue of one key."""
 
-    __slots__ = ("_gate", "_key", "_turn", "asked", "caller", "held", "inside")
+    __slots__ = ("_key", "_mutexes", "_signal", "asked", "caller", "held", "inside")
 
-    def __init__(self, gate: LoopGate, key: str, caller: object) -> None:
-        self._gate = gate
+    def __init__(self, mutexes: LoopMutexes, key: str, caller: object) -> None:
+        self._mutexes = mutexes
         self._key = key
-        self._turn: asyncio.Future[None] | None = None  # once it stands in line
+        self._signal: asyncio.Future[None] | None = None  # set when it is queued
         self.inside = False
         self.asked: str | None = None
         self.caller = caller
         self.held: Held | None = None
 
     async def enter(self, timeout_ns: int | None) -> bool:
-        """Wait for the turn."""
-        line = self._gate.lines.get(self._key)
-        if line is None:
-            self._gate.lines[self._key] = deque((self,))
+        """Wait until it is inside."""
+        callers = self._mutexes.queues.get(self._key)
+        if callers is None:
+            self._mutexes.queues[self._key] = deque((self,))
             self.inside = True
         if self.inside:
             return True
-        if self._turn is None:
+        if self._signal is None:
             if timeout_ns is not None and timeout_ns <= 0:
                 return False
-            self._gate.lines[self._key].append(self)
-        turn = self._turn = self._gate.loop.create_future()
-        timer = None if timeout_ns is None else self._gate.loop.call_later(timeout_ns / NS, _resolve, turn)
+            self._mutexes.queues[self._key].append(self)
+        signal = self._signal = self._mutexes.loop.create_future()
+        timer = None if timeout_ns is None else self._mutexes.loop.call_later(timeout_ns / NS, _resolve, signal)
         try:
-            await turn
+            await signal
         finally:
             if timer is not None:
                 timer.cancel()
-        if self._gate.closed:
+        if self._mutexes.closed:
             raise Closed
         return self.inside
 
     @property
     def next(self) -> bool:
-        """Whether this is the first of those who wait."""
-        line = self._gate.lines.get(self._key)
-        return line is not None and len(line) > 1 and line[1] is self
+        """Whether this is the first waiting entry."""
+        callers = self._mutexes.queues.get(self._key)
+        return callers is not None and len(callers) > 1 and callers[1] is self
 
-    def called(self) -> None:
-        """It is this place's turn."""
+    def admit(self) -> None:
+        """Let this caller in."""
         self.inside = True
-        if self._turn is not None:
-            _resolve(self._turn)
+        if self._signal is not None:
+            _resolve(self._signal)
 
-    def sent_away(self) -> None:
-        """It will never be this place's turn."""
-        if self._turn is not None:
-            _resolve(self._turn)
+    def refuse(self) -> None:
+        """Wake up this caller without letting it in: the `Locks` is closed."""
+        if self._signal is not None:
+            _resolve(self._signal)
 
     def leave(self) -> None:
-        """Let the next one in, or step out of the line."""
-        on_loop(self._gate.loop, self._gate.thread_id, self._leave)
+        """Leave the queue, and let in the next caller."""
+        on_loop(self._mutexes.loop, self._mutexes.thread_id, self._leave)
 
     def _leave(self) -> None:
         self.held = None
-        line = self._gate.lines.get(self._key)
-        if line is None or not (self.inside or self._turn):
+        callers = self._mutexes.queues.get(self._key)
+        if callers is None or not (self.inside or self._signal):
             return
-        first = line[0]
-        with contextlib.suppress(ValueError):  # it has left
-            line.remove(self)
+        first = callers[0]
+        with contextlib.suppress(ValueError):  # it has left already
+            callers.remove(self)
         self.inside = False
-        if not line:
-            del self._gate.lines[self._key]
-        elif line[0] is not first:
-            line[0].called()
+        if not callers:
+            del self._mutexes.queues[self._key]
+        elif callers[0] is not first:
+            callers[0].admit()
 
 
-def _resolve(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+def _resolve(signal: asyncio.Future[None]) -> None:
+    if not signal.done():
+        signal.set_result(None)
 
 
-class LoopGate:
+class LoopMutexes:
     """The local mutexes of one asynchronous `Locks`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.thread_id = threading.get_ident()
-        self.lines: dict[str, deque[LoopPlace]] = {}
+        self.queues: dict[str, deque[LoopEntry]] = {}
         self.closed = False
 
     def close(self) -> None:
-        """Send everybody away who stands in line."""
+        """Refuse all queued callers."""
         self.closed = True
-        for line in self.lines.values():
-            for place in line:
-                place.sent_away()
+        for callers in self.queues.values():
+            for entry in callers:
+                entry.refuse()
 
-    def place(self, key: str, caller: object = None) -> LoopPlace:
-        """A place for one caller."""
-        return LoopPlace(self, key, caller)
+    def entry(self, key: str, caller: object = None) -> LoopEntry:
+        """Make the entry of one caller. It is queued when it enters."""
+        return LoopEntry(self, key, caller)
 
-    def inside(self, key: str) -> LoopPlace | None:
-        """The place of the caller who is inside."""
-        line = self.lines.get(key)
-        return line[0] if line else None
+    def inside(self, key: str) -> LoopEntry | None:
+        """The entry of the caller who is inside."""
+        callers = self.queues.get(key)
+        return callers[0] if callers else None
 
     def waiting(self) -> int:
-        """How many callers stand in line."""
-        return sum(len(line) - 1 for line in self.lines.values())
+        """How many callers are queued."""
+        return sum(len(callers) - 1 for callers in self.queues.values())
 
 
 class LoopRuntime:
     """Waits of asyncio for the same flows."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._gate = LoopGate(loop)
+        self.mutexes = LoopMutexes(loop)  # the local mutexes
         self._loop = loop
         self._unfinished: dict[asyncio.Task[None], None] = {}
-
-    @property
-    def gate(self) -> LoopGate:
-        """The local mutexes."""
-        return self._gate
 
     def here(self) -> bool:
         """Whether this belongs to the loop that is running, or may still run if none is."""
@@ -194,7 +190,7 @@ class LoopRuntime:
                 self._unfinished[task] = None
                 task.add_done_callback(self._unfinished.pop)
 
-        on_loop(self._loop, self._gate.thread_id, act)
+        on_loop(self._loop, self.mutexes.thread_id, act)
 
     async def drain(self, limit_ns: int) -> None:
         """Wait for what is still being finished in the background."""

@@ -1,6 +1,6 @@
-"""One possession: the living record of a lease, shared by its holder, the keeper and the alarm.
+"""The record of one lease, shared by its holder, the renewer and the alarm.
 
-The decisions are `core.lease.states`; this is the one place where their results are stored. Whoever asks gets the
+The decisions are `core.lease.states`; this is the one entry where their results are stored. Whoever asks gets the
 standing
 *judged at the moment of asking*, so a holder that wakes from a long pause learns of its loss from its own first
 question and not from a thread that has not run yet. A tenure ends once; those who asked to be told are told once,
@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 from holdfast.core.failpoints import reach
 from holdfast.core.lease import states as table
 from holdfast.core.lease.latency import Tail
+from holdfast.core.lease.spec import LockSpec
 from holdfast.core.lease.states import Event, Standing, State
-from holdfast.core.ports import Clock, Place
-from holdfast.flows.acquire import Wish
+from holdfast.core.ports import Clock, MutexEntry
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import Grant, Instant, Renewal
 
@@ -44,6 +44,7 @@ class LeaseRecord:
         "asked",
         "contested",
         "entered",
+        "entry",
         "grant",
         "holder",
         "judged",
@@ -51,25 +52,33 @@ class LeaseRecord:
         "on_over",
         "on_unconfirmed",
         "on_warning",
-        "place",
         "recorded",
+        "spec",
         "timing",
         "token",
         "warned",
-        "wish",
     )
 
-    def __init__(self, wish: Wish, token: str, grant: Grant | None, sent: Instant, clock: Clock, tail: Tail) -> None:
-        timing = wish.timing
-        self.wish = wish
-        self.key = wish.key
+    def __init__(
+        self,
+        spec: LockSpec,
+        token: str,
+        grant: Grant | None,
+        sent: Instant,
+        clock: Clock,
+        tail: Tail,
+        on_end: Told | None = None,
+    ) -> None:
+        timing = spec.timing
+        self.spec = spec
+        self.key = spec.key
         self.token = token
         self.timing = timing
         self.warned = False
         self.entered = False  # known to the keeper, and not to the alarm alone
         self.asked = False  # while degraded: the store may have granted it without our knowing
         self.holder: weakref.ref[Any] | None = None  # the lease, once it exists
-        self.place: Place | None = None  # at the local mutex
+        self.entry: MutexEntry | None = None  # at the local mutex
         self.contested = False  # a fair lock, for which other processes stood in line
         self.on_over: Told | None = None  # told last: from then on nobody looks after it any more
         self.on_unconfirmed: Told | None = None
@@ -78,7 +87,7 @@ class LeaseRecord:
         self._tail = tail
         self._mutex = Mutex()
         self._process = _process
-        self._told: list[Told] = []
+        self._told: list[Told] = [] if on_end is None else [on_end]
         self._ends: list[Standing] = []  # the first one is how it ended; a second one came too late
         self.judged: Instant | None = None  # when it was last asked about, and found to be held
         self.recorded = table.granted(sent)  # as it was last written down, without judging the time
@@ -117,7 +126,7 @@ class LeaseRecord:
         if self._process is not _process:
             self.forked()
         standing = self.recorded
-        if not standing.live:
+        if standing.state not in table.LIVE:
             return standing
         now = self._clock.now()
         if self._judge(standing, now) is standing:
@@ -192,11 +201,10 @@ class LeaseRecord:
         return self._change(lambda standing: table.ended(standing, event))
 
     def released(self) -> bool:
-        """Its holder gives it back. False when it had ended already."""
+        """Its holder releases it. False when it had ended already."""
         with self._mutex:
-            if not self.recorded.live:
-                return False
-            if not self._ended(table.released(self.recorded)):
+            standing = self.recorded
+            if standing.state not in table.LIVE or not self._ended(table.released(standing)):
                 return False
         self.announce()
         return True
@@ -210,10 +218,6 @@ class LeaseRecord:
                 self._told.append(told)
                 return
         told(self)
-
-    def tell_first(self, told: Told) -> None:
-        """Be told before all others. Called when it is made."""
-        self._told.insert(0, told)
 
     def untell(self, told: Told) -> None:
         """No longer be told."""
@@ -232,7 +236,8 @@ class LeaseRecord:
         self._ended(table.ended(self.recorded, Event.FORKED))
 
     def _judge(self, standing: Standing, now: Instant) -> Standing:
-        return table.judge(self._aged(standing, now), self.timing, now, self._tail.value_ns)
+        aged = standing if self.grant is not None else self._aged(standing, now)
+        return table.judge(aged, self.timing, now, self._tail.value_ns)
 
     def _aged(self, standing: Standing, now: Instant) -> Standing:
         """While degraded there is no expiry in any store, so the age since the last confirmation means nothing."""

@@ -1,36 +1,140 @@
-"""Exercises of the error policy while the process runs: begun by call, or by a plane for all its replicas.
+"""The error policy of a running process: switched by code, by call or by a file, and exercised on purpose.
 
-    locks.exercise.begin("workflow.run", 0.01, duration=600)     # one in a hundred, for ten minutes
+The policy matters only when the store fails, so the policy file is checked then (one `stat`), and a switch takes effect
+without a restart. The latest switch wins, by call or by file. A file that becomes unreadable or wrong changes nothing:
+the policy in force stays in force, and the log names the reason.
 
-Off, it costs the flow one look at an attribute. What is drawn is counted and logged as exercised, apart from what fell
-back because a store failed, so that no alert rings for it.
+An edit of the file changes one risk class or the busy jitter and keeps the rest. Promises: a reader sees the old file
+or the new one, and an edit survives a loss of power. A file that cannot be edited safely (an inline table, a class that
+is named twice) is refused and left alone. Does not promise that two editors do not overwrite each other: edit in one
+place, or use a plane, which keeps its policy in a database.
+
+Exercises pretend store errors: `locks.exercise.begin("workflow.run", 0.01, duration=600)` makes one in a hundred
+acquisitions meet one, for ten minutes. They are counted and logged apart from real fallbacks, so that no alert fires.
 
 Clock: the wall clock, for the end of an exercise.
-
-The error policy while it runs: by code, by call, and by a file that is looked at whenever it matters.
-
-The policy matters only when the store fails, so the file is checked then (one `stat`), and a switch takes effect
-without a restart. The last word wins, whether it came by call or by file. A file that turns unreadable or wrong
-changes nothing: the policy in force stays in force, and the log says why.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Final
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.core.lease.error_policy import OnError, Policy, parse_busy_jitter, parse_mode, parse_policy
+from holdfast.core.lease.error_policy import (
+    BUSY_JITTER_MAX_NS,
+    OnError,
+    Policy,
+    parse_busy_jitter,
+    parse_mode,
+    parse_policy,
+)
 from holdfast.core.lease.policy_exercise import Exercise, parse_exercise, refusal
 from holdfast.core.ports import Clock, Entropy, Journal
 from holdfast.errors import BadInput
 from holdfast.flows.log import say
-from holdfast.runtime.strict_toml import NotToml, toml_of
+from holdfast.runtime.durable_files import PRIVATE, replace_file
+from holdfast.runtime.strict_parsers import NotToml, toml_of
 from holdfast.runtime.thread_runtime import Mutex
-from holdfast.types import Duration, check_label, duration_ns
+from holdfast.types import NS, Duration, check_label, duration_ns
+
+_HEADING: Final = re.compile(r"\s*\[")
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+_WHAT: Final = "policy file"
+
+
+def edited(text: str, risk: str, mode: OnError) -> str:
+    """The text of a policy file in which one class does something else, or `BadInput`."""
+    return _edited(text, "risk", risk, f'"{mode}"', {**_classes(text), risk: mode}, _classes)
+
+
+def _edited(text: str, table: str, risk: str, value: str, wanted: object, read: Callable[[str], object]) -> str:
+    """`read` finds what is `wanted` in the text that is returned."""
+    heading = re.compile(rf"""\s*\[\s*(?:{table}|"{table}"|'{table}')\s*\]\s*(?:#.*)?$""")
+    ending = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines()
+    name = risk if _BARE.match(risk) else f'"{risk}"'
+    begin = next((number for number, line in enumerate(lines) if heading.match(line)), None)
+    if begin is None:
+        lines += [*([""] if lines and lines[-1].strip() else []), f"[{table}]", f"{name} = {value}"]
+    else:
+        end = next((n for n in range(begin + 1, len(lines)) if _HEADING.match(lines[n])), len(lines))
+        own = re.compile(
+            rf"""(\s*(?:{re.escape(risk)}|"{re.escape(risk)}"|'{re.escape(risk)}')\s*=\s*)"""
+            r"""(?:"[\w.]*"|'[\w.]*'|[\d.]+)(.*)$"""
+        )
+        at = next((n for n in range(begin + 1, end) if own.match(lines[n])), None)
+        if at is not None:
+            lines[at] = own.sub(rf"\g<1>{value}\g<2>", lines[at])
+        else:
+            last = max((n for n in range(begin, end) if lines[n].strip()), default=begin)
+            lines.insert(last + 1, f"{name} = {value}")
+    made = ending.join(lines) + ending
+    try:
+        found = read(made)
+    except BadInput:
+        found = None
+    if found != wanted:
+        raise BadInput(_WHAT, "is written in a way that cannot be edited here", "edit it by hand")
+    return made
+
+
+def edit_policy_file(path: Path, risk: str, mode: OnError | str) -> tuple[OnError, OnError]:
+    """Make a risk class do something else in a file, which is made if it is not there. Before, and after.
+
+    A process that follows the file takes it over when it next matters, without a restart.
+    """
+    wanted = parse_mode("mode", mode)
+    check_label("risk", risk)
+    text = _replaced(path, lambda text: edited(text, risk, wanted))
+    return _classes(text).get(risk, OnError.FAIL_CLOSED), wanted
+
+
+def edit_jitter(path: Path, seconds: float) -> tuple[float, float]:
+    """Set the busy jitter of a plane in its policy file, likewise. Before, and after."""
+    value = f"{duration_ns('busy_jitter', seconds, high_ns=BUSY_JITTER_MAX_NS) / NS:.9g}"
+    wanted = float(value)
+    text = _replaced(path, lambda text: _edited(text, "scheduler", "busy_jitter", value, wanted, _jitter))
+    return _jitter(text) or 0.0, wanted
+
+
+def _replaced(path: Path, edit: Callable[[str], str]) -> str:
+    """The text of the file before it was replaced."""
+    place = path.resolve()  # a link stays a link
+    try:
+        text = place.read_bytes().decode("utf-8") if place.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise BadInput(f"{_WHAT} {path.name}", f"cannot be read: {reason}", "check the path and the rights") from None
+    made = edit(text)
+    try:
+        rights = place.stat().st_mode & 0o7777 if place.exists() else PRIVATE
+        replace_file(place, made.encode(), rights)
+    except OSError as error:
+        fix = "check the rights of its folder"
+        raise BadInput(f"{_WHAT} {path.name}", f"cannot be written: {error.strerror}", fix) from None
+    return text
+
+
+def _classes(text: str) -> dict[str, OnError]:
+    return dict(parse_policy(_tables(text).get("risk", {}), _WHAT).classes)
+
+
+def _jitter(text: str) -> float | None:
+    return parse_busy_jitter(_tables(text).get("scheduler", {}), _WHAT)
+
+
+def _tables(text: str) -> Mapping[str, Any]:
+    try:
+        return toml_of(text)
+    except NotToml as error:
+        raise BadInput(_WHAT, f"is not TOML: {error}", 'write e.g. [risk] low = "fail_open"') from error
+
 
 _log = logging.getLogger("holdfast")
 

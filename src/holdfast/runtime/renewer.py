@@ -19,7 +19,6 @@ from holdfast.core.ports import Ports
 from holdfast.core.timer_wheel import SLOT_NS
 from holdfast.errors import Timeout
 from holdfast.flows import renew as keeping
-from holdfast.flows.store_health import StoreHealth
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import MS, NS, Instant
 
@@ -85,13 +84,11 @@ class Renewer:
     def __init__(
         self,
         ports: Ports,
-        health: StoreHealth,
         tail: Tail,
         make_ticks: MakeTicks,
         on_warning: Callable[[LeaseRecord], None],
     ) -> None:
         self._ports = ports
-        self._health = health
         self._tail = tail
         self._on_warning = on_warning
         self._renewals = make_ticks("holdfast-keeper", self._renew_due)
@@ -106,10 +103,10 @@ class Renewer:
 
     def keep(self, lease_record: LeaseRecord) -> None:
         """Look after a tenure until it ends or is dropped."""
-        if lease_record.degraded:
+        if lease_record.grant is None:
             self._enter(lease_record, self._ports.clock.now())
         elif lease_record.timing.auto_renew:
-            self._alarms.put(lease_record, lease_record.recorded.granted.mono + lease_record.timing.first_look_ns)
+            self._alarms.put(lease_record, lease_record.recorded.granted.mono + lease_record.timing.first_check_ns)
         else:
             self._set_alarm(lease_record, self._ports.clock.now())
 
@@ -197,20 +194,20 @@ class Renewer:
         parted, self._offsets = offsets != self._offsets, offsets
         going_well: dict[int, list[LeaseRecord]] = {}
         for lease_record in due:
-            standing, look_ns = lease_record.recorded, lease_record.timing.next_look_ns
-            next_look = standing.confirmed.mono + look_ns
+            standing, check_ns = lease_record.recorded, lease_record.timing.next_check_ns
+            next_check = standing.confirmed.mono + check_ns
             if (
-                look_ns
-                and next_look > now.mono
+                check_ns
+                and next_check > now.mono
                 and standing.state is State.HELD
                 and lease_record.entered
                 and not parted
             ):
-                going_well.setdefault(next_look, []).append(lease_record)
+                going_well.setdefault(next_check, []).append(lease_record)
             else:
                 self._ring(lease_record)
-        for next_look, lease_records in going_well.items():
-            self._alarms.put_all(lease_records, _rounded_up(next_look))
+        for next_check, lease_records in going_well.items():
+            self._alarms.put_all(lease_records, _rounded_up(next_check))
 
     def _ring(self, lease_record: LeaseRecord) -> None:
         standing = lease_record.standing()  # judging it is what declares the loss
@@ -257,7 +254,7 @@ class Renewer:
         before = [lease_record.recorded for lease_record in batch]
         self._asking_until_ns = now.mono + timeout + self._ports.request_timeout_ns
         try:
-            latency, answered = await keeping.renew(self._ports, self._health, batch, timeout)
+            latency, answered = await keeping.renew(self._ports, batch, timeout)
         finally:
             self._asking_until_ns, self._turned_ns = 0, self._ports.clock.now().mono
         self._tail.observe(latency)
@@ -269,7 +266,7 @@ class Renewer:
             for lease_record, standing in zip(batch, before, strict=True):
                 if lease_record.recorded.state is State.HELD:
                     left = remaining_ns(standing, lease_record.timing, now)
-                    measured(Measure.LEFT, lease_record.wish.family, MeasuredOutcome.ANSWERED, left)
+                    measured(Measure.LEFT, lease_record.spec.family, MeasuredOutcome.ANSWERED, left)
         renewed: dict[int, list[LeaseRecord]] = {}
         for lease_record in batch:
             standing = lease_record.recorded
@@ -290,7 +287,7 @@ class Renewer:
         if not lease_record.standing().live:
             return
         try:
-            outcome = await keeping.promote(self._ports, self._health, lease_record.wish, lease_record.token)
+            outcome = await keeping.promote(self._ports, lease_record.spec, lease_record.token)
         except Timeout:
             lease_record.asked = outcome = True
         if outcome is None:

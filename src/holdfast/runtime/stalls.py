@@ -91,6 +91,31 @@ class LoopWatch:
             self._longest.note(now, now - asked)
 
 
+class Stalls:
+    """What has kept this process from running: garbage collections, and the event loop that uses the locks."""
+
+    def __init__(self, collections: GarbageCollections | None) -> None:
+        self._collections = collections
+        self._loop: LoopWatch | None = None
+
+    def watch(self, loop: LoopWatch | None) -> None:
+        """Watch the event loop that uses these locks. None: it will be closed, and a closed loop never answers."""
+        self._loop = loop
+
+    def collection_ns(self, since_ns: int) -> int | None:
+        """The longest garbage collection since a moment of the monotonic clock. None: they are not timed."""
+        return None if self._collections is None else self._collections.longest_ns(since_ns)
+
+    def loop_lag_ns(self, since_ns: int) -> int | None:
+        """How long the event loop took at most to answer. None: there is no loop."""
+        return None if self._loop is None else self._loop.lag_ns(since_ns)
+
+    def ask_loop(self) -> None:
+        """Have the event loop answer, which `loop_lag_ns` measures later. Does not wait."""
+        if self._loop is not None:
+            self._loop.ask()
+
+
 EVERY_NS: Final = 100 * MS
 
 

@@ -25,7 +25,7 @@ from holdfast.core.rolling_max import RollingMax
 from holdfast.core.timer_wheel import TimerWheel
 from holdfast.flows.log import say
 from holdfast.runtime.run_sync import run_now
-from holdfast.runtime.wakeup import Wakeup
+from holdfast.runtime.thread_runtime import Wakeup
 from holdfast.types import MS, NS
 
 _log = logging.getLogger("holdfast")

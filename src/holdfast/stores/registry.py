@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from holdfast.core.ports import Capabilities, Store
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.runtime.fsync import make_directory
+from holdfast.runtime.durable_files import make_directory
 
 URL_VARIABLE = "HOLDFAST_URL"
 DEFAULT_FILE = "leases.db"

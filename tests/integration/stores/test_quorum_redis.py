@@ -19,7 +19,7 @@ from holdfast.stores.quorum.engine import QuorumEngine
 from holdfast.stores.redis.engine import open_engine as open_redis
 from holdfast.stores.registry import open_engine
 from holdfast.testing.conformance import check_store, checks_for, run_check
-from holdfast.types import MS, NS, Ask, Busy, Grant, Renewal
+from holdfast.types import MS, NS, AcquireRequest, Busy, Grant, Renewal
 from support.faults.cancellation import (
     WAYS,
     acquire_and_release,
@@ -153,7 +153,7 @@ def test_a_node_whose_answer_never_comes_slows_nobody_down(
     key = f"slow:{colour}:{slow}"
 
     async def scenario(store: Store) -> None:
-        ask = Ask(key, "a" * 32, "me@host:1/a", "family", 60 * NS)
+        ask = AcquireRequest(key, "a" * 32, "me@host:1/a", "family", 60 * NS)
         grant = await store.acquire(ask, 60 * NS)
         assert isinstance(grant, Grant)
         assert await store.renew_many([Renewal(key, ask.token, grant.claim, 60 * NS)], 60 * NS) == [True]

@@ -213,7 +213,7 @@ async def _look(clients: Clients, found: Findings, where: str, before: set[async
             await (await other.lock(KEY, ttl=30, fair=True).acquire(timeout=0)).release()
         except AcquireTimeout:
             found.wrong.append(f"{where}: a place in the queue is left")
-    found.note(victim.runtime.gate.lines == {}, f"{where}: the local mutex is taken")
+    found.note(victim.runtime.mutexes.queues == {}, f"{where}: the local mutex is taken")
     found.note(victim.manager.keeper.lease_records() == [], f"{where}: the keeper looks after something")
     found.note(victim.statistics().held == 0, f"{where}: something is held")
     await _crossed(victim, found, where)

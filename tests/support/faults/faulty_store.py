@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from holdfast.core.ports import LISTEN_NS, AcquiresMany, Capabilities, Store, Watch
 from holdfast.errors import Timeout, Unavailable
 from holdfast.stores.memory.store import CAPABILITIES, MemoryStore, MemoryTable
-from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
+from holdfast.types import AcquireRequest, AuditRecord, Busy, Grant, Holding, Renewal
 
 T = TypeVar("T")
 Act = Callable[[], object]
@@ -100,7 +100,7 @@ class PlannedStore:
                 await result
         return answer
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         result: Grant | Busy = await self._do("acquire", ask.key, lambda: self._inner.acquire(ask, timeout_ns))
         return result
 
@@ -117,7 +117,7 @@ class PlannedStore:
         )
         return result
 
-    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+    async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         keys = ",".join(ask.key for ask in asks)
         inner = cast("AcquiresMany", self._inner)
         result: list[Grant | Busy] = await self._do("acquire_many", keys, lambda: inner.acquire_many(asks, timeout_ns))

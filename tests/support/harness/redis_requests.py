@@ -6,15 +6,15 @@ import uuid
 
 from holdfast.core.ports import Store
 from holdfast.stores.redis.url import parse_redis_url
-from holdfast.types import NS, Ask, Busy, Grant, Renewal
+from holdfast.types import NS, AcquireRequest, Busy, Grant, Renewal
 
 SOON = 5 * NS  # how long a test lets a healthy server take
 OWNER = "billing@host-1:42/abc"
 
 
-def ask(key: str, *, token: str | None = None, ttl_ns: int = 30 * NS, ticket: str | None = None) -> Ask:
+def ask(key: str, *, token: str | None = None, ttl_ns: int = 30 * NS, ticket: str | None = None) -> AcquireRequest:
     """A request for a lease with a fresh token."""
-    return Ask(key, token or uuid.uuid4().hex, OWNER, "billing", ttl_ns, ticket, 10 * NS if ticket else 0)
+    return AcquireRequest(key, token or uuid.uuid4().hex, OWNER, "billing", ttl_ns, ticket, 10 * NS if ticket else 0)
 
 
 async def take(store: Store, key: str, **options: object) -> Grant:

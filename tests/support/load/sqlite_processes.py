@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite.engine import SqliteStore
-from holdfast.types import NS, Ask, Busy, Grant
+from holdfast.types import NS, AcquireRequest, Busy, Grant
 
 CALL = 20 * NS
 PATIENCE = 60.0
@@ -23,12 +23,14 @@ LONG = 3600 * NS
 QUEUE = "asked('x', ticket='x'); watch = run_now(store.watch('k')); asked('x', ticket='x'); say('waits')\n"
 
 
-def ask(token: str, key: str = "k", ticket: str | None = None) -> Ask:
+def ask(token: str, key: str = "k", ticket: str | None = None) -> AcquireRequest:
     """A request that does not run out while a test runs."""
-    return Ask(key, token, f"svc@host:{os.getpid()}/{token}", "default", LONG, ticket, 0 if ticket is None else LONG)
+    return AcquireRequest(
+        key, token, f"svc@host:{os.getpid()}/{token}", "default", LONG, ticket, 0 if ticket is None else LONG
+    )
 
 
-def acquire(store: SqliteStore, wanted: Ask) -> Grant | Busy:
+def acquire(store: SqliteStore, wanted: AcquireRequest) -> Grant | Busy:
     """Ask once, in blocking code."""
     return run_now(store.acquire(wanted, CALL))
 
@@ -37,13 +39,14 @@ _PREAMBLE = """
 import json, os, sys, threading
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite.engine import SqliteEngine
-from holdfast.types import Ask, Grant, NS
+from holdfast.types import AcquireRequest, Grant, NS
 CALL, LONG = 20 * NS, 3600 * NS
 store = SqliteEngine(sys.argv[1]).blocking
 def say(*words):
     print(*words, flush=True)
 def asked(token, key="k", ticket=None):
-    return run_now(store.acquire(Ask(key, token, f"svc@host:{os.getpid()}/x", "default", LONG, ticket, LONG), CALL))
+    owner = f"svc@host:{os.getpid()}/x"
+    return run_now(store.acquire(AcquireRequest(key, token, owner, "default", LONG, ticket, LONG), CALL))
 """
 
 

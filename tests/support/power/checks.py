@@ -26,7 +26,7 @@ from holdfast.plane.settings.settings import DATABASE_FILE, Settings
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.sqlite.engine import SqliteEngine
-from holdfast.types import NS, Ask, Busy, Instant
+from holdfast.types import NS, AcquireRequest, Busy, Instant
 from support.power import power_plane_child as child
 from support.power.harness import Trace
 
@@ -100,7 +100,7 @@ def check_fence_without_a_clock(image: Path, said: Iterable[Said]) -> None:
     """The next fence is higher than all that were given out, although the clock says that they are of next year."""
     engine = SqliteEngine(str(image), clock=SetBack())
     try:
-        answer = run_now(engine.blocking.acquire(Ask("next", "token", "owner", "default", NS), 10 * NS))
+        answer = run_now(engine.blocking.acquire(AcquireRequest("next", "token", "owner", "default", NS), 10 * NS))
     finally:
         engine.close()
     highest = max(each["fence"] for each in said)

@@ -36,7 +36,7 @@ from holdfast.plane.settings.settings import (
     WorkerSettings,
 )
 from holdfast.plane.worker.context import Context
-from holdfast.runtime.policy_file import edit_policy_file
+from holdfast.runtime.policy_switch import edit_policy_file
 from support.power.harness import mark
 
 ME: Final = Caller("test")

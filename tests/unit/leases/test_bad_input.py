@@ -162,7 +162,7 @@ async def test_what_the_store_cannot_promise_is_refused(stage: Stage) -> None:
 
     locks = stage.locks()
     weak = replace(locks.capabilities, guarantee=holdfast.Guarantee.EFFICIENCY_ONLY, fair=False)
-    with mock.patch("lease.faults.CAPABILITIES", weak):
+    with mock.patch("support.faults.faulty_store.CAPABILITIES", weak):
         with pytest.raises(Misconfigured, match="guarantee: memory promises efficiency_only"):
             locks.lock("k", guarantee="fenced")
         with pytest.raises(Misconfigured, match="fair"):

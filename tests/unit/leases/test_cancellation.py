@@ -26,14 +26,14 @@ def slow_store(stage: Stage, steps: int = 2) -> None:
 
 async def nothing_is_left(locks: aio.Locks, stage: Stage, when: str) -> None:
     async def free() -> bool:
-        return not (await locks.inspect("k")).held and not locks.runtime.gate.lines
+        return not (await locks.inspect("k")).held and not locks.runtime.mutexes.queues
 
     for _ in range(500):
         if await free():
             break
         await stage.breathe()
     assert not (await locks.inspect("k")).held, f"the key is still taken: {when}"
-    assert not locks.runtime.gate.lines, f"somebody is still in line: {when}"
+    assert not locks.runtime.mutexes.queues, f"somebody is still in line: {when}"
     assert locks.statistics().held == 0, f"the keeper still looks after it: {when}"
     seen = await locks.inspect("k")
     assert seen.waiters == 0

@@ -16,7 +16,7 @@ PLAIN = Capabilities(
 
 @pytest.mark.requires("R16")
 def test_a_store_that_cannot_renew_is_not_asked_to() -> None:
-    timing = describe("k", None, {"ttl": 10}, "me", PLAIN).wish.timing
+    timing = describe("k", None, {"ttl": 10}, "me", PLAIN).timing
     assert not timing.auto_renew
     assert timing.loss_age_ns() == timing.valid_ns()  # nobody renews it, so its whole validity may be used
 

@@ -7,8 +7,8 @@ import threading
 from functools import partial
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.runtime.callbacks import THREADS_MAX, CallbackThreads
 from holdfast.runtime.system import SystemClock
+from holdfast.runtime.thread_runtime import THREADS_MAX, CallbackThreads
 from holdfast.runtime.timer_thread import TimerThread
 from support.harness.leases import LIMIT_S
 

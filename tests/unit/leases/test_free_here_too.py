@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.asyncio_runtime import LoopGate
-from holdfast.runtime.thread_runtime import ThreadGate
+from holdfast.runtime.asyncio_runtime import LoopMutexes
+from holdfast.runtime.thread_runtime import ThreadMutexes
 from support.harness.leases import Stage
 
 TTL_S = 3000  # the next renewal is so far away that no test lives to see it
@@ -132,8 +132,8 @@ async def test_a_lease_that_the_store_still_has_stays(stage: Stage) -> None:
 @pytest.mark.parametrize("make", ["threads", "tasks"])
 async def test_of_those_who_wait_one_is_next(tasks: Stage, make: str) -> None:
 
-    gate: Any = ThreadGate() if make == "threads" else LoopGate(asyncio.get_running_loop())
-    places = [gate.place("k") for _ in range(3)]
+    mutexes: Any = ThreadMutexes() if make == "threads" else LoopMutexes(asyncio.get_running_loop())
+    places = [mutexes.entry("k") for _ in range(3)]
     assert await places[0].enter(None)
     for place in places[1:]:
         if make == "tasks":
@@ -143,11 +143,11 @@ async def test_of_those_who_wait_one_is_next(tasks: Stage, make: str) -> None:
         else:
             assert not await place.enter(1)
     assert [place.next for place in places] == [False, True, False]
-    assert gate.inside("k") is places[0]
+    assert mutexes.inside("k") is places[0]
     places[0].leave()
     assert [place.next for place in places] == [False, False, True]
     assert await places[1].enter(1)  # it was called while it did something else
     for place in places:
         place.leave()
-    assert gate.inside("k") is None
-    assert not gate.lines
+    assert mutexes.inside("k") is None
+    assert not mutexes.queues

@@ -77,19 +77,19 @@ def locks(threads: Stage) -> holdfast.Locks:
     return locks
 
 
-def gate(locks: holdfast.Locks) -> Any:
-    return locks.ports.runtime.gate
+def mutexes(locks: holdfast.Locks) -> Any:
+    return locks.ports.runtime.mutexes
 
 
 def nothing_is_left(locks: holdfast.Locks, threads: Stage, where: str | None) -> None:
     """The key is free, in the store and locally, at once or when the clean-up in the background is done."""
     done = threading.Event()
     for _ in range(200):
-        if not locks.inspect("k").held and not gate(locks).lines:
+        if not locks.inspect("k").held and not mutexes(locks).queues:
             break
         done.wait(0.01)
     assert not locks.inspect("k").held, f"the key is still taken after an interrupt at {where}"
-    assert not gate(locks).lines, f"somebody is still in line after an interrupt at {where}"
+    assert not mutexes(locks).queues, f"somebody is still in line after an interrupt at {where}"
     lease = locks.lock("k", ttl=60).try_acquire()
     assert lease is not None, f"the lock cannot be taken after an interrupt at {where}"
     assert lease.release()
@@ -254,7 +254,7 @@ def test_a_keeper_that_cannot_be_started_costs_one_acquire_and_not_the_lease_of_
         with pytest.raises(RuntimeError, match="can't start new thread"):
             locks.lock("k", ttl=0.5).acquire()
     assert not locks.inspect("k").held
-    assert not gate(locks).lines
+    assert not mutexes(locks).queues
     lease = locks.lock("k", ttl=0.5).acquire()
     assert not lease.lost.wait(1.0)
     assert lease.held

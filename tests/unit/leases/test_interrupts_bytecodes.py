@@ -27,7 +27,7 @@ from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.timer_thread import TimerThread
 from holdfast.stores.memory.store import MemoryEngine, MemoryTable
 from holdfast.stores.quorum.engine import QuorumEngine, QuorumStore
-from holdfast.types import MS, NS, Ask, Grant
+from holdfast.types import MS, NS, AcquireRequest, Grant
 from support.faults.bytecode_interrupts import Tracer, every, raise_interrupted
 from support.servers.redis import RedisServer, redis_executables, start_redis
 
@@ -96,7 +96,7 @@ def reachable(ticker: TimerThread[Any]) -> bool:
 
 def check(locks: holdfast.Locks, where: str) -> None:
     """What must hold after every interrupt. The key is free when the reaper has had its turn."""
-    gate: Any = locks.ports.runtime.gate
+    gate: Any = locks.ports.runtime.mutexes
     if where in BLOCK_ENDS and gate.lines:
         expire(locks)
     # A thread of the runtime may hold the last reference to the lease for a moment; the queue is left when it goes.
@@ -197,7 +197,7 @@ def renew(locks: holdfast.Locks, at: Tracer) -> None:
 def wait(lock: Lock[Any], at: Tracer) -> None:
     """Another holder has it for a moment: the caller asks in vain, listens, sleeps, and gets it."""
     Tracer.pause()
-    another = Ask("k", secrets.token_hex(16), "another", "default", BUSY_NS)
+    another = AcquireRequest("k", secrets.token_hex(16), "another", "default", BUSY_NS)
     store: Any = lock._locks.engine.blocking
     for each in store._nodes.stores if isinstance(store, QuorumStore) else [store]:
         assert isinstance(run_now(each.acquire(another, NS)), Grant)

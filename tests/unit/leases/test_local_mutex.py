@@ -11,7 +11,7 @@ from support.harness.leases import Company, Stage
 def nobody_in_line(locks: object) -> bool:
     """Nothing is kept for a key that nobody wants."""
     runtime = getattr(locks, "runtime", None) or locks.ports.runtime  # type: ignore[attr-defined] # either colour
-    return not runtime.gate.lines
+    return not runtime.mutexes.queues
 
 
 @pytest.mark.requires("R48", "R68", "R81")

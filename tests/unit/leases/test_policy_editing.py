@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.lease.error_policy import OnError
 from holdfast.errors import BadInput
-from holdfast.runtime.policy_file import edit_policy_file, edited
-from holdfast.runtime.policy_switch import read_policy_file
+from holdfast.runtime.policy_switch import edit_policy_file, edited, read_policy_file
 
 FILE = """\
 # what we agreed on in May

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.runtime.strict_toml import DEPTH_MAX, NotToml, toml_of
+from holdfast.runtime.strict_parsers import TOML_DEPTH_MAX, NotToml, toml_of
 
 
 @pytest.mark.parametrize(
@@ -14,8 +14,8 @@ from holdfast.runtime.strict_toml import DEPTH_MAX, NotToml, toml_of
         "a = 0x" + "f" * 5_000,
         "a = 9223372036854775808",
         "a = " + "[" * 3_000,
-        "a = " + "[" * DEPTH_MAX + "]" * DEPTH_MAX,
-        ".".join(["a"] * (DEPTH_MAX + 1)) + " = 1",
+        "a = " + "[" * TOML_DEPTH_MAX + "]" * TOML_DEPTH_MAX,
+        ".".join(["a"] * (TOML_DEPTH_MAX + 1)) + " = 1",
         "a = ",
     ],
     ids=["digits", "hex", "65 bits", "torn", "deep", "dotted", "torn value"],
@@ -26,6 +26,6 @@ def test_toml_is_a_table_or_refused_by_one_error(text: str) -> None:
 
 
 def test_toml_within_its_limits_is_read() -> None:
-    deep = ".".join(["a"] * (DEPTH_MAX - 1)) + " = -9223372036854775808"
+    deep = ".".join(["a"] * (TOML_DEPTH_MAX - 1)) + " = -9223372036854775808"
     assert toml_of("a = [1, {b = 9223372036854775807}]") == {"a": [1, {"b": 2**63 - 1}]}
     assert toml_of(deep).keys() == {"a"}

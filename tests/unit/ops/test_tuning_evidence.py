@@ -29,7 +29,7 @@ from holdfast.ops.tuning.evidence import Gathered, evidence, lateness
 from holdfast.ops.tuning.history import read_history
 from holdfast.ops.tuning.metrics import CLASSES, counts_of, gather, parse, scrape
 from holdfast.ops.tuning.prometheus import ask_prometheus, queries
-from holdfast.runtime.lock_statistics import of_locks
+from holdfast.runtime.statistics import of_locks
 from holdfast.types import MS, NS
 
 PAGE = "http://there/metrics"

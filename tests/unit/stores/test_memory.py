@@ -12,13 +12,13 @@ from holdfast.core.ports import Store
 from holdfast.errors import BadInput
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.memory.store import MemoryEngine, MemoryStore, MemoryTable, open_engine
-from holdfast.types import NS, Ask, Busy, Grant
+from holdfast.types import NS, AcquireRequest, Busy, Grant
 
 LONG = 60 * NS
 
 
-def ask(key: str = "k", token: str = "t" * 32, ttl_ns: int = LONG, ticket: str | None = None) -> Ask:
-    return Ask(key, token, f"owner-of-{token[:4]}", "family", ttl_ns, ticket, LONG if ticket else 0)
+def ask(key: str = "k", token: str = "t" * 32, ttl_ns: int = LONG, ticket: str | None = None) -> AcquireRequest:
+    return AcquireRequest(key, token, f"owner-of-{token[:4]}", "family", ttl_ns, ticket, LONG if ticket else 0)
 
 
 def granted(answer: Grant | Busy) -> Grant:

@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from holdfast.stores.memory.store import CAPABILITIES, MemoryEngine, MemoryTable
 from holdfast.stores.memory.table import AUDIT_MAX
-from holdfast.types import NS, Ask, Busy, Grant, Instant, Renewal
+from holdfast.types import NS, AcquireRequest, Busy, Grant, Instant, Renewal
 
 LONG = 60 * NS
 
@@ -27,8 +27,8 @@ class ManualClock:
         self.wall += ns
 
 
-def ask(key: str = "k", token: str = "t" * 32, ttl_ns: int = LONG, ticket: str | None = None) -> Ask:
-    return Ask(key, token, f"owner-of-{token[:4]}", "family", ttl_ns, ticket, LONG if ticket else 0)
+def ask(key: str = "k", token: str = "t" * 32, ttl_ns: int = LONG, ticket: str | None = None) -> AcquireRequest:
+    return AcquireRequest(key, token, f"owner-of-{token[:4]}", "family", ttl_ns, ticket, LONG if ticket else 0)
 
 
 def granted(answer: Grant | Busy) -> Grant:
@@ -156,7 +156,7 @@ def test_expired_keys_and_dead_queues_do_not_pile_up() -> None:
     table = MemoryTable(clock)
     for number in range(5_000):
         granted(table.acquire(ask(f"k{number}", ttl_ns=10)))
-        refused(table.acquire(Ask(f"k{number}", "w" * 32, "o", "f", 10, "ticket", 10)))
+        refused(table.acquire(AcquireRequest(f"k{number}", "w" * 32, "o", "f", 10, "ticket", 10)))
         clock.advance(10)
     assert len(table._state.entries) + len(table._state.queues) <= 600
 
@@ -231,12 +231,12 @@ class Model(RuleBasedStateMachine):
         return token if until > self.clock.boot else None
 
     @rule(target=asks, key=st.sampled_from("abc"), ttl_ns=st.integers(1, 50))
-    def new_asker(self, key: str, ttl_ns: int) -> Ask:
+    def new_asker(self, key: str, ttl_ns: int) -> AcquireRequest:
         self.count += 1
         return ask(key, f"{self.count:032x}", ttl_ns)
 
     @rule(asked=asks)
-    def acquire(self, asked: Ask) -> None:
+    def acquire(self, asked: AcquireRequest) -> None:
         answer = self.table.acquire(asked)
         holder = self._holder(asked.key)
         if holder is None:
@@ -250,14 +250,14 @@ class Model(RuleBasedStateMachine):
         self.held[asked.key] = (asked.token, self.clock.boot + asked.ttl_ns, granted(answer).fence)
 
     @rule(asked=asks, ttl_ns=st.integers(1, 50))
-    def renew(self, asked: Ask, ttl_ns: int) -> None:
+    def renew(self, asked: AcquireRequest, ttl_ns: int) -> None:
         ours = self._holder(asked.key) == asked.token
         assert self.table.renew([Renewal(asked.key, asked.token, "", ttl_ns)]) == [ours]
         if ours:
             self.held[asked.key] = (asked.token, self.clock.boot + ttl_ns, self.held[asked.key][2])
 
     @rule(asked=consumes(asks), keep_ns=st.sampled_from([0, 0, 7]))
-    def release(self, asked: Ask, keep_ns: int) -> None:
+    def release(self, asked: AcquireRequest, keep_ns: int) -> None:
         ours = self._holder(asked.key) == asked.token
         assert self.table.release(asked.key, asked.token, keep_ns) is ours
         if ours:

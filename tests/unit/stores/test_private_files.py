@@ -16,7 +16,7 @@ from holdfast.guards.records import SqliteRecord
 from holdfast.observe.ledger.writer import Ledger
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
-from holdfast.runtime.policy_file import edit_policy_file
+from holdfast.runtime.policy_switch import edit_policy_file
 from holdfast.runtime.run_sync import run_now
 
 pytestmark = pytest.mark.threat("X21")

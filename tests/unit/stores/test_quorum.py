@@ -8,7 +8,7 @@ from holdfast.core.ports import Store
 from holdfast.errors import BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.quorum.engine import QuorumEngine
-from holdfast.types import NS, Ask, Busy, Grant, Guarantee, Instant, Renewal
+from holdfast.types import NS, AcquireRequest, Busy, Grant, Guarantee, Instant, Renewal
 from support.fixtures.quorum import CALL, LONG, Node, NodeStore, Play, ask, fail, granted
 
 
@@ -196,7 +196,7 @@ def test_a_fence_is_settled_although_the_counters_of_the_nodes_differ(play_quoru
 
 def test_a_node_that_does_not_raise_fences_is_found_out(play_quorum: Play) -> None:
     class Deaf(NodeStore):
-        async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+        async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
             answer = await super().acquire(ask._replace(floor=0), timeout_ns)
             return answer._replace(fence=1) if isinstance(answer, Grant) else answer
 
@@ -244,7 +244,7 @@ def test_a_quorum_claims_what_its_nodes_can_and_no_wake_ups() -> None:
 
 def test_what_a_node_refuses_as_input_reaches_the_asker(play_quorum: Play) -> None:
     class Picky(NodeStore):
-        async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+        async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
             raise BadInput("name", "is odd", "use another")
 
     async def scenario(store: Store, nodes: list[Node]) -> None:

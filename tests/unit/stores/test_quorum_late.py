@@ -15,7 +15,7 @@ from holdfast.stores.memory.store import MemoryStore, MemoryTable
 from holdfast.stores.quorum import late_replies
 from holdfast.stores.quorum.late_replies import RECHECK_NS, BusyKeys, LateVotes
 from holdfast.stores.quorum.repair import Repair
-from holdfast.types import Ask, Busy, Grant, Renewal
+from holdfast.types import AcquireRequest, Busy, Grant, Renewal
 from support.fixtures.quorum import CALL, LONG, Node, Play, ask, granted
 
 
@@ -145,7 +145,7 @@ def test_a_store_that_is_closed_while_it_repairs_nodes_counts_nothing_forever() 
         late, never = LateVotes(), asyncio.Event()
 
         class Slow(MemoryStore):
-            async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+            async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
                 await never.wait()
                 raise AssertionError(f"no waiter for {ask.key}")
 

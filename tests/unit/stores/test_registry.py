@@ -19,7 +19,7 @@ from holdfast.stores.quorum import engine as quorum
 from holdfast.stores.redis import engine as redis
 from holdfast.stores.registry import BUILT, PLANNED, Engine, open_engine, redacted, state_directory
 from holdfast.stores.sqlite import engine as sqlite
-from holdfast.types import NS, Ask, Busy, Grant
+from holdfast.types import NS, AcquireRequest, Busy, Grant
 
 
 class FakeModule:
@@ -107,7 +107,7 @@ def test_without_any_url_it_is_a_private_file_in_the_state_directory(
 def test_the_default_store_is_a_real_file_that_keeps_leases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = tmp_path / "a b%20c#d?e"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
-    ask = Ask("k", "t" * 32, "svc@host:1/a", "family", 60 * NS)
+    ask = AcquireRequest("k", "t" * 32, "svc@host:1/a", "family", 60 * NS)
     store = open_engine().blocking
     assert isinstance(run_now(store.acquire(ask, 5 * NS)), Grant)
     run_now(store.close())

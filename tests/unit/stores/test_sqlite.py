@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import Misconfigured
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
-from holdfast.types import NS, Ask, Busy, Grant, Instant, Renewal
+from holdfast.types import NS, AcquireRequest, Busy, Grant, Instant, Renewal
 
 CALL = 5 * NS
 DAY = 86_400 * NS
@@ -69,21 +69,21 @@ def store(elsewhere: Elsewhere) -> SqliteStore:
     return elsewhere()
 
 
-def ask(token: str, key: str = "invoice:42", ttl: int = 30 * NS, ticket: str | None = None) -> Ask:
-    return Ask(key, token, f"svc@host:1/{token}", "billing", ttl, ticket, 0 if ticket is None else 10 * NS)
+def ask(token: str, key: str = "invoice:42", ttl: int = 30 * NS, ticket: str | None = None) -> AcquireRequest:
+    return AcquireRequest(key, token, f"svc@host:1/{token}", "billing", ttl, ticket, 0 if ticket is None else 10 * NS)
 
 
-def acquire(store: SqliteStore, wanted: Ask) -> Grant | Busy:
+def acquire(store: SqliteStore, wanted: AcquireRequest) -> Grant | Busy:
     return run_now(store.acquire(wanted, CALL))
 
 
-def granted(store: SqliteStore, wanted: Ask) -> Grant:
+def granted(store: SqliteStore, wanted: AcquireRequest) -> Grant:
     answer = acquire(store, wanted)
     assert isinstance(answer, Grant)
     return answer
 
 
-def busy(store: SqliteStore, wanted: Ask) -> Busy:
+def busy(store: SqliteStore, wanted: AcquireRequest) -> Busy:
     answer = acquire(store, wanted)
     assert isinstance(answer, Busy)
     return answer
@@ -268,8 +268,8 @@ def test_the_shortest_and_the_longest_lease_are_kept_as_asked(store: SqliteStore
 def test_the_file_does_not_contain_tokens_or_tickets(store: SqliteStore, path: str) -> None:
     token, ticket = "5ec2e7" * 6, "71c4e7" * 6
     granted(store, ask("other"))
-    busy(store, Ask("invoice:42", token, "owner", "billing", 30 * NS, ticket, 30 * NS))
-    granted(store, Ask("invoice:43", token, "owner", "billing", 30 * NS))
+    busy(store, AcquireRequest("invoice:42", token, "owner", "billing", 30 * NS, ticket, 30 * NS))
+    granted(store, AcquireRequest("invoice:43", token, "owner", "billing", 30 * NS))
     holding = run_now(store.inspect("invoice:43", CALL))
     assert holding is not None
     assert holding.fingerprint == hashlib.sha256(token.encode()).hexdigest()[:6]

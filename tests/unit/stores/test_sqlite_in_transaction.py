@@ -17,7 +17,7 @@ from holdfast.errors import Misconfigured, Timeout
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
-from holdfast.types import MS, NS, Ask, Busy, Grant
+from holdfast.types import MS, NS, AcquireRequest, Busy, Grant
 from support.load.sqlite_processes import CALL, LONG, Other, ask, until
 
 T = TypeVar("T")
@@ -48,8 +48,8 @@ async def store(engine: SqliteEngine, database: SqliteDatabase) -> AsyncIterator
     await store.close()
 
 
-def asks(*keys: str, token: str = "t", ttl_ns: int = LONG) -> list[Ask]:
-    return [Ask(key, f"{token}-{key}", f"svc@host:1/{token}", "default", ttl_ns) for key in keys]
+def asks(*keys: str, token: str = "t", ttl_ns: int = LONG) -> list[AcquireRequest]:
+    return [AcquireRequest(key, f"{token}-{key}", f"svc@host:1/{token}", "default", ttl_ns) for key in keys]
 
 
 def grants_of(answers: list[Grant | Busy]) -> list[Grant]:

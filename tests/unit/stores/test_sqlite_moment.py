@@ -17,7 +17,7 @@ from holdfast.core.ports import LocksInTransaction, Query, TransactionLocks
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
-from holdfast.types import NS, Ask, Busy, Grant
+from holdfast.types import NS, AcquireRequest, Busy, Grant
 
 CALL = 5 * NS
 
@@ -67,7 +67,7 @@ def writer(path: Path, store: SqliteStore) -> Iterator[Writer]:
 
 
 def grant(store: SqliteStore, key: str, ttl_ns: int = 60 * NS, token: str = "t1") -> Grant | Busy:
-    return run_now(store.acquire(Ask(key, token, "ada@host:1/x", "test", ttl_ns), CALL))
+    return run_now(store.acquire(AcquireRequest(key, token, "ada@host:1/x", "test", ttl_ns), CALL))
 
 
 def held(store: SqliteStore, key: str, **how: Any) -> Grant:
@@ -127,7 +127,7 @@ def test_nobody_can_take_it_while_the_transaction_is_open_and_everybody_when_it_
 ) -> None:
     (fence,) = writer.take(moment, "a")
     with pytest.raises(Exception, match="locked by another writer"):
-        run_now(store.acquire(Ask("a", "t1", "ada", "test", NS), NS // 20))
+        run_now(store.acquire(AcquireRequest("a", "t1", "ada", "test", NS), NS // 20))
     assert run_now(store.inspect("a", CALL)) is None, "it is nowhere to be seen"
     writer.connection.execute("COMMIT")
     assert held(store, "a").fence > fence  # type: ignore[operator]  # a number
@@ -153,8 +153,9 @@ def test_the_row_of_one_that_ran_out_or_died_is_removed(
         "import sys, time\n"
         "from holdfast.runtime.run_sync import run_now\n"
         "from holdfast.stores.sqlite.engine import SqliteEngine\n"
-        "from holdfast.types import NS, Ask\n"
-        f"run_now(SqliteEngine({str(path)!r}).blocking.acquire(Ask('dead', 't2', 'bob', 'test', 600 * NS), 5 * NS))\n"
+        "from holdfast.types import NS, AcquireRequest\n"
+        f"store = SqliteEngine({str(path)!r}).blocking\n"
+        "run_now(store.acquire(AcquireRequest('dead', 't2', 'bob', 'test', 600 * NS), 5 * NS))\n"
         "print('held', flush=True)\n"
         "time.sleep(600)\n"
     )

@@ -22,14 +22,14 @@ from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite import connection as sqlite_file
 from holdfast.stores.sqlite import mounts, schema
 from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore, open_engine
-from holdfast.types import MS, NS, Ask, Busy, Grant
+from holdfast.types import MS, NS, AcquireRequest, Busy, Grant
 from support.load.sqlite_processes import in_a_child
 
 CALL = 5 * NS
 
 
-def ask(token: str = "t", key: str = "k") -> Ask:
-    return Ask(key, token, "svc@host:1/x", "default", 60 * NS)
+def ask(token: str = "t", key: str = "k") -> AcquireRequest:
+    return AcquireRequest(key, token, "svc@host:1/x", "default", 60 * NS)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
     run_now(store.close())
 
 
-def acquire(store: SqliteStore, wanted: Ask) -> Grant | Busy:
+def acquire(store: SqliteStore, wanted: AcquireRequest) -> Grant | Busy:
     return run_now(store.acquire(wanted, CALL))
 
 
@@ -152,9 +152,9 @@ def test_many_processes_may_make_the_same_file_at_once(path: Path) -> None:
     script = (
         "import sys; from holdfast.stores.sqlite.engine import open_engine\n"
         "from holdfast.runtime.run_sync import run_now\n"
-        "from holdfast.types import Ask; sys.stdin.read()\n"
+        "from holdfast.types import AcquireRequest; sys.stdin.read()\n"
         "store = open_engine('sqlite:///' + sys.argv[1]).blocking\n"
-        "print(type(run_now(store.acquire(Ask('k', sys.argv[2], 'o', 'f', 10**12), 30 * 10**9))).__name__)\n"
+        "print(type(run_now(store.acquire(AcquireRequest('k', sys.argv[2], 'o', 'f', 10**12), 30 * 10**9))).__name__)\n"
         "run_now(store.close())"
     )
     # A kept pipe holds them all at the start, and one of them may live to the end so that its lease is not reclaimed.
@@ -245,7 +245,10 @@ def test_a_file_that_cannot_grow_is_unavailable_and_keeps_what_it_has(path: Path
         lambda each: each.execute(f"PRAGMA max_page_count = {each.execute('PRAGMA page_count').fetchone()[0]}"), CALL
     )
     with pytest.raises(Unavailable, match="nothing was changed"):
-        [acquire(store, Ask(f"{number}:" + "x" * 500, "t", "o" * 2000, "f", 60 * NS)) for number in range(1000)]
+        [
+            acquire(store, AcquireRequest(f"{number}:" + "x" * 500, "t", "o" * 2000, "f", 60 * NS))
+            for number in range(1000)
+        ]
     assert isinstance(acquire(store, ask("second", "kept")), Busy)
     assert run_now(store.release("kept", "first", None, 0, CALL)) is True
 
@@ -262,7 +265,9 @@ def test_a_full_disk_is_a_store_error_and_loses_nothing(path: Path, store: Sqlit
         granted = 0
         try:
             for number in range(1000):
-                granted += isinstance(acquire(other, Ask(f"{number}:" + "x" * 400, "t", "o", "f", 60 * NS)), Grant)
+                granted += isinstance(
+                    acquire(other, AcquireRequest(f"{number}:" + "x" * 400, "t", "o", "f", 60 * NS)), Grant
+                )
         except BackendError as error:
             shown = run_now(other.holdings("", 2000, CALL))
             return type(error).__name__, granted > 0, len(shown) - granted
@@ -333,7 +338,7 @@ def test_a_long_transaction_of_somebody_else_is_unavailable_after_the_time_and_h
         other.execute("BEGIN IMMEDIATE")
         for call in (
             store.acquire(ask(), timeout),
-            store.acquire(Ask("k", "t", "o", "f", NS, "ticket", NS), timeout),
+            store.acquire(AcquireRequest("k", "t", "o", "f", NS, "ticket", NS), timeout),
             store.release("k", "t", None, 0, timeout),
             store.ping(timeout),
         ):

@@ -173,7 +173,7 @@ def test_a_process_that_ends_without_releasing_is_reclaimed_but_a_kept_key_is_no
 def test_a_detached_lease_outlives_the_process_that_asked_for_it_and_the_one_that_renewed_it(
     start: Start, store: SqliteStore
 ) -> None:
-    other = start("run_now(store.acquire(Ask('k', 'theirs', 'o', 'f', LONG, detached=True), CALL))")
+    other = start("run_now(store.acquire(AcquireRequest('k', 'theirs', 'o', 'f', LONG, detached=True), CALL))")
     assert other.end() == 0
     assert isinstance(acquire(store, ask("ours")), Busy)
     renewer = start(_RENEW)

@@ -16,7 +16,7 @@ from holdfast.errors import BackendError
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis.engine import open_engine
 from holdfast.stores.registry import Engine
-from holdfast.types import MS, NS, Ask, Busy, Grant, Renewal
+from holdfast.types import MS, NS, AcquireRequest, Busy, Grant, Renewal
 from support.harness.redis_requests import ask
 from support.servers.scripted_redis import ScriptedRedis
 
@@ -72,7 +72,7 @@ def resp(value: Any) -> bytes:
     return b"*%d\r\n" % len(value) + b"".join(map(resp, value))
 
 
-def granted(asked: Ask, fence: bytes = b"7") -> bytes:
+def granted(asked: AcquireRequest, fence: bytes = b"7") -> bytes:
     """The one right answer."""
     return f"{asked.owner} hf1 {asked.family} 5 ".encode() + fence + b" " + asked.token.encode()
 
@@ -82,7 +82,7 @@ VALUES = st.recursive(WORDS, lambda inner: st.lists(inner, max_size=4), max_leav
 BYTES = st.one_of(VALUES.map(resp), st.binary(max_size=40), VALUES.map(resp).map(lambda said: said[:-1]))
 
 
-async def tried(store: Store, asked: Ask) -> Grant | Busy | None:
+async def tried(store: Store, asked: AcquireRequest) -> Grant | Busy | None:
     try:
         return await store.acquire(asked, BRIEF)
     except BackendError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.stores.memory.store import MemoryStore
-from holdfast.types import Ask, Busy, Grant, Renewal
+from holdfast.types import AcquireRequest, Busy, Grant, Renewal
 
 
 class ReleasesManyWithoutCompare(MemoryStore):
@@ -22,7 +22,7 @@ class ReleasesManyWithoutCompare(MemoryStore):
 class GivesManyTheFirstAnswer(MemoryStore):
     """All or nothing: what the first key gets, everybody gets."""
 
-    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+    async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         first, *rest = [self.table.acquire(ask) for ask in asks]
         if isinstance(first, Grant):
             return [first, *(Grant(ask.key, ask.token, first.fence, "") for ask in asks[1:])]
@@ -32,7 +32,7 @@ class GivesManyTheFirstAnswer(MemoryStore):
 class ForgetsTheFenceOfMany(MemoryStore):
     """Counts those that are asked for together from one on."""
 
-    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+    async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         answers: list[Grant | Busy] = []
         for number, answer in enumerate([self.table.acquire(ask) for ask in asks], 1):
             answers.append(answer if isinstance(answer, Busy) else answer._replace(fence=number))

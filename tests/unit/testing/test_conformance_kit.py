@@ -33,7 +33,7 @@ from holdfast.testing.conformance import (
 from holdfast.testing.conformance.check import expect_no_token
 from holdfast.testing.conformance.environment import GRACE_S
 from holdfast.testing.conformance.names import TAILS
-from holdfast.types import MS, NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_key
+from holdfast.types import MS, NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_key
 from support.virtual_clock import LoopClock, VirtualClock, VirtualLoopWorld
 from unit.testing.mutants_batches import (
     ForgetsTheFenceOfMany,
@@ -78,7 +78,7 @@ class RenewsTheExpired(MemoryStore):
 class ForgetsTheFenceOnRelease(MemoryStore):
     """Counts fences per lease and loses the count with it."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = self.table.acquire(ask)
         if isinstance(answer, Busy):
             return answer
@@ -90,7 +90,7 @@ class ForgetsTheFenceOnRelease(MemoryStore):
 class GivesTheSameFenceAfterExpiry(MemoryStore):
     """Raises the fence on release only, so a takeover after expiry gets the fence of the one it took over from."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         before = self.table._state.entries.get(ask.key)
         answer = self.table.acquire(ask)
         if isinstance(answer, Busy) or before is None:
@@ -103,7 +103,7 @@ class GivesTheSameFenceAfterExpiry(MemoryStore):
 class FenceFromASecondStep(MemoryStore):
     """A repeated ask gets a new fence: the grant is not idempotent."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = self.table.acquire(ask)
         if isinstance(answer, Busy):
             return answer
@@ -114,7 +114,7 @@ class FenceFromASecondStep(MemoryStore):
 class TellsTheTokenToTheRefused(MemoryStore):
     """Shows the raw value of the key, owner and token, to whoever finds it busy."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = self.table.acquire(ask)
         if isinstance(answer, Grant):
             return answer
@@ -155,21 +155,21 @@ class MissesTheWakeUpBeforeTheWait(MemoryStore):
 class ExpiresEarly(MemoryStore):
     """Counts a lease shorter than it was granted."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         return self.table.acquire(ask._replace(ttl_ns=ask.ttl_ns // 2))
 
 
 class NeverExpires(MemoryStore):
     """Sets the key and forgets the expiry."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         return self.table.acquire(ask._replace(ttl_ns=10**6 * NS))
 
 
 class FoldsCase(MemoryStore):
     """Compares names without case, as some databases do."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = self.table.acquire(ask._replace(key=ask.key.lower()))
         return answer._replace(key=ask.key)
 
@@ -192,7 +192,7 @@ class BreaksWithoutARecord(MemoryStore):
 class LetsTheQueueBeJumped(MemoryStore):
     """Grants a free key to whoever asks first, whatever the queue says."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = self.table.acquire(ask)
         if isinstance(answer, Busy) and answer.owner is None:
             return self.table.acquire(ask._replace(ticket=None))
@@ -202,7 +202,7 @@ class LetsTheQueueBeJumped(MemoryStore):
 class DeadTicketsBlock(MemoryStore):
     """A ticket without a lease: a waiter that died wedges the queue."""
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         return self.table.acquire(ask._replace(ticket_ttl_ns=10**6 * NS))
 
 
@@ -211,7 +211,7 @@ class ClosedForGood(MemoryStore):
 
     _closed = False
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         if self._closed:
             raise RuntimeError("closed")
         return await super().acquire(ask, timeout_ns)

@@ -15,7 +15,7 @@ from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_pag
 from holdfast.cli.parse_time import duration_option
 from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
 from holdfast.errors import BadInput
-from holdfast.runtime.strict_json import NotJson, json_of
+from holdfast.runtime.strict_parsers import NotJson, json_of
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:

@@ -203,7 +203,7 @@ def _on(
 
 def _edit(file: Path, risk: str, mode: str, *, json: bool) -> int:
     from holdfast.plane.policy.model import BUSY_JITTER
-    from holdfast.runtime.policy_file import edit_jitter, edit_policy_file
+    from holdfast.runtime.policy_switch import edit_jitter, edit_policy_file
 
     if risk == BUSY_JITTER:
         was, now = edit_jitter(file, parse_seconds("MODE", mode))

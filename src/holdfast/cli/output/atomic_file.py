@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.errors import BadInput
-from holdfast.runtime.fsync import replace_file
+from holdfast.runtime.durable_files import replace_file
 
 _MODE = 0o644
 

@@ -21,7 +21,7 @@ from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput
 from holdfast.flows.log import say
 from holdfast.plane.process.plane import Plane
-from holdfast.runtime.strict_toml import toml_of
+from holdfast.runtime.strict_parsers import toml_of
 from holdfast.web.app import create_app
 from holdfast.web.middleware.auth import Access, TokenEntry, check_role
 from holdfast.web.middleware.rate_limit import Rates

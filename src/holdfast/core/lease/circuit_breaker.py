@@ -1,8 +1,8 @@
-"""A breaker in front of the store, so that an outage costs one timeout in a while and not one per attempt.
+"""A circuit breaker in front of the store: an outage costs a timeout now and then, and not one per attempt.
 
-Closed: everything passes. After `FAILURES_MAX` failures in a row it opens: callers are refused at once. When the
-cool-down is over one caller may probe; its success closes the breaker, its failure doubles the cool-down (with jitter,
-up to a cap). Times are the host's monotonic clock.
+Closed: all requests pass. After `FAILURES_MAX` failures in a row it opens: callers are refused immediately. After the
+cool-down one caller may probe. Its success closes the breaker; its failure doubles the cool-down (with jitter, up to a
+cap). Times are readings of the host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Breaker(NamedTuple):
         return self.failures >= FAILURES_MAX
 
 
-def admit(breaker: Breaker, now_ns: int, patience_ns: int) -> tuple[Breaker, bool]:
-    """May a caller go to the store now? One probe is out at a time; it is forgotten after `patience_ns`."""
+def admit(breaker: Breaker, now_ns: int, timeout_ns: int) -> tuple[Breaker, bool]:
+    """Whether a caller may ask the store now. One probe runs at a time; it is forgotten after `timeout_ns`."""
     if not breaker.open:
         return breaker, True
     if now_ns < breaker.open_until_ns or now_ns < breaker.probing_until_ns:
         return breaker, False
-    return breaker._replace(probing_until_ns=now_ns + patience_ns), True
+    return breaker._replace(probing_until_ns=now_ns + timeout_ns), True
 
 
 def succeeded(breaker: Breaker) -> Breaker:
@@ -46,7 +46,7 @@ def succeeded(breaker: Breaker) -> Breaker:
 
 
 def failed(breaker: Breaker, now_ns: int, draw: Draw) -> Breaker:
-    """The store did not answer. When the breaker is open only the probe's failure counts: others were late already."""
+    """The store did not answer. While the breaker is open, only the failure of the probe counts."""
     if breaker.open and not breaker.probing_until_ns:
         return breaker
     failures = breaker.failures + 1

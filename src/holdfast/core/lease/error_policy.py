@@ -1,4 +1,4 @@
-"""What happens when the store cannot be reached, decided per risk class before the incident and not in it.
+"""The reaction to a store that cannot be reached, decided per risk class before an incident and not during it.
 
 A lock without a risk class always fails closed. A lock with one follows the policy, which is data: it can be replaced
 while the process runs, and every use of anything but "closed" is counted, logged and visible on the lease.
@@ -20,7 +20,7 @@ BUSY_JITTER_MAX_NS: Final = 60 * NS
 
 
 class OnError(StrEnum):
-    """The three ways to meet a store that does not answer."""
+    """The three reactions to a store that does not answer."""
 
     FAIL_CLOSED = "fail_closed"  # raise; nothing runs without the lock
     FAIL_OPEN = "fail_open"  # run under the local lock only, with a lease that says so
@@ -29,7 +29,7 @@ class OnError(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Risk class to behaviour. Classes that are not named fail closed."""
+    """Risk class to behavior. Classes that are not named fail closed."""
 
     classes: Mapping[str, OnError] = field(default_factory=lambda: MappingProxyType({}))
     busy_jitter: float | None = None  # of a plane's busy retries, in seconds; None: the file does not set it
@@ -45,7 +45,7 @@ class Policy:
 
 
 def parse_mode(where: str, mode: object) -> OnError:
-    """A behaviour by name, or `BadInput` that lists the names there are."""
+    """A behavior by name, or `BadInput` that lists the names there are."""
     try:
         return OnError(mode)  # type: ignore[arg-type]  # anything may arrive here; the enum refuses what it is not
     except ValueError:
@@ -57,7 +57,7 @@ def parse_policy(table: object, where: str = "policy") -> Policy:
     if isinstance(table, Policy):
         return table
     if not isinstance(table, Mapping):
-        raise BadInput(where, f"{type(table).__name__} is not a table", "give risk classes and their behaviour")
+        raise BadInput(where, f"{type(table).__name__} is not a table", "give risk classes and their behavior")
     classes = {
         check_label(f"{where} risk class", risk): parse_mode(f"{where}.{risk}", mode) for risk, mode in table.items()
     }

@@ -1,18 +1,19 @@
-"""How a store counts its fences: by its clock, and when that is behind, at the pace of its clock. Pure: no clock here.
+"""How a store counts its fences: by its clock, and while the clock is behind, at the rate of the clock. Pure.
 
 A fence is the store's wall clock in microseconds, so a store that has forgotten everything does not go back. But clocks
 are set back, and then the count is *ahead*. Adding one to the last fence would do on one server. Across a failover it
-does not: a replica that has missed the last grants goes on from the same number as its lost primary did, and gives the
-very same fences to others. Guards accept an equal fence, for one grant may write many times, so nobody would be refused
-and an update would be lost. Three rules prevent that:
+does not: a replica that has missed the last grants continues from the same number as its lost primary did, and gives
+the same fences to others. Guards accept an equal fence, because one grant may write many times. So no writer would be
+refused, and an update would be lost. Three rules prevent that:
 
-    ahead     the fence rises by three quarters of the time since the last one, so that whoever has missed grants and
-              asks later is above all of them; and the count falls back to the clock within four times what it is ahead
-    set back  when the clock is behind what it was at the last fence, nobody knows how much time has passed; the fence
+    ahead     the fence rises by three quarters of the time since the last one, so that a store that has missed
+              grants and counts later is above all of them; and the count falls back to the clock within four times the
+              lead that it has
+    set back  when the clock is behind what it was at the last fence, the time that has passed is unknown; the fence
               rises by a chance number up to a second, which comes from the secret of the grant
     limit     such a step is an hour at most, so that a clock which is set right after years does no harm
 
-Promises: each count is above the one before it, whatever the clock says. Two stores that go on from one count, each on
+Promises: each count is above the one before it, whatever the clock reads. Two stores that go on from one count, each on
 a clock that does not go back, never give out the same fence but by chance: two clocks that tell the same microsecond,
 or one in 2^20 for grants right after the clock was set back. If both clocks have gone on since that count, and the
 later grant is later by its clock, it has the higher fence, for as long as no more than an hour was missed.

@@ -1,4 +1,4 @@
-"""The tail of renewal latency, as the guard needs it: p99.9 over the recent past, in constant space.
+"""The tail of renewal latency, as the safety margin needs it: p99.9 over the recent past, in constant space.
 
 Of the last 256 to 511 samples p99.9 is their maximum, so two running maxima, one of them ageing, are enough.
 """
@@ -9,7 +9,7 @@ WINDOW = 256
 
 
 class Tail:
-    """The slowest renewal of the recent past. Writes come from one thread (the keeper); reads may come from any."""
+    """The slowest renewal of the recent past. One thread writes (the renewer); any thread may read."""
 
     __slots__ = ("_count", "_current_ns", "_previous_ns", "value_ns")
 

@@ -1,7 +1,7 @@
-"""Why a lease was lost: what was known at that moment, as facts that travel with the record, and as sentences.
+"""Why a lease was lost: the facts known at that moment, which are part of the record, and sentences about them.
 
-Promises: facts are numbers and short texts, never a token; what they do not show is not claimed (`cause` then says that
-it cannot tell). Does not promise the deepest cause: a store that did not answer may itself have been starved.
+Promises: facts are numbers and short texts, never a token. `cause` claims nothing that the facts do not show. Does not
+promise the root cause: a store that did not answer may have been starved itself.
 
 Clocks: ages are on the holder's own host. `suspended_ns` is by how much the boot-time clock outran the monotonic one
 since the last renewal, `stepped_ns` by how much the wall clock outran both: what a suspended host and a clock that was
@@ -31,7 +31,7 @@ class RenewalRequest(NamedTuple):
 
 
 class StoreFailure(NamedTuple):
-    """The last time that the store did not answer anybody in this process."""
+    """The latest request of this process that the store did not answer."""
 
     at_mono_ns: int
     error: str
@@ -51,7 +51,7 @@ def facts(
     collection_ns: int = 0,
     loop_lag_ns: int | None = None,
 ) -> dict[str, Any]:
-    """What is known at `now` about a lease that has just been lost."""
+    """The facts known at `now` about a lease that has just been lost."""
     since = standing.confirmed
     awake = now.mono - since.mono
     passed = max(awake, now.boot - since.boot)
@@ -107,7 +107,7 @@ def cause(reason: str | None, known: Mapping[str, Any]) -> str:
 
 
 def sentences(reason: str | None, known: Mapping[str, Any]) -> list[str]:
-    """What the facts say, most important first, for people."""
+    """The facts as sentences, most important first."""
     said = [cause(reason, known)]
     if "unrenewed_ns" in known:
         said.append(
@@ -176,7 +176,7 @@ def _tried(known: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _number(known: Mapping[str, Any], name: str) -> int:
-    """A fact may come from a file that somebody else wrote."""
+    """A fact may come from a file, which may be wrong."""
     value = known.get(name, 0)
     return value if isinstance(value, int) else 0
 

@@ -1,11 +1,11 @@
-"""The fallback path walked on purpose, so that it does not become the least tested one. Pure.
+"""Exercises of the error policy: the fallback path is used on purpose, so that it is tested. Pure.
 
-An exercise makes a share of the acquisitions of one family meet a pretended error of the store, and the error policy
-does with it what it would do with a real one. It touches only what would go on: acquisitions whose risk class is
-`fail_open` at that moment. For the others it would be an outage, and they are left alone unless it was forced. A lock
-without a risk class has no policy that could be exercised, and is never touched.
+An exercise makes a share of the acquisitions of one family meet a pretended store error, and the error policy reacts as
+to a real one. It touches only acquisitions whose risk class is `fail_open` at that moment. For the others it would be
+an outage, so they are left alone unless the exercise is forced. A lock without a risk class has no policy to exercise,
+and is never touched.
 
-Clock: the wall clock, for the end: it is agreed on between hosts and shown to people.
+Clock: the wall clock, for the end, because hosts agree on it and it is shown to people.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Pretended(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """What is exercised, how often, and until when."""
+    """The family to exercise, the share of acquisitions, and the end."""
 
     family: str
     parts: int  # of WHOLE
     until_ns: int | None = None  # wall clock; None: until it is stopped
     risk: str | None = None  # only this class; None: every one that is fail_open
-    forced: bool = False  # also where it is an outage for whoever is drawn
+    forced: bool = False  # also where a drawn acquisition fails
 
     @property
     def share(self) -> float:
@@ -52,14 +52,14 @@ class Exercise:
         return self.forced or mode is OnError.FAIL_OPEN
 
     def draws(self, draw: Draw) -> bool:
-        """Whether this one is it."""
+        """Whether this acquisition is drawn."""
         return draw(WHOLE) < self.parts
 
 
 def parse_exercise(
     family: str, share: float, *, until_ns: int | None = None, risk: str | None = None, forced: bool = False
 ) -> Exercise:
-    """An exercise as somebody asks for it, or `BadInput`. The share is above 0 and at most 1."""
+    """A checked exercise, or `BadInput`. The share is above 0 and at most 1."""
     check_label("family", family)
     if risk is not None:
         check_label("risk", risk)

@@ -1,14 +1,14 @@
-"""What the votes of several nodes come to: one tally for acquire, renew, release and views, and one rule for fences.
+"""The result of the votes of several nodes: one tally for acquire, renew, release and views, and one rule for fences.
 
 An answer of a node is a yes, a no, or nothing; the last is *unknown* when the request may have had an effect, and
-*failed* when it certainly had none. Nobody waits for more votes than decide: a question is *won* when a majority says
-yes, *lost* when so many say no that a majority cannot say yes any more, and *faulted* when neither can happen any more.
-The number of nodes is odd, so both take the same number of votes, and any two majorities have a node in common.
+*failed* when it certainly had none. Callers wait only for the votes that decide: a question is *won* when a majority
+says yes, *lost* when so many say no that a majority cannot say yes any more, and *faulted* when neither can happen any
+more. The number of nodes is odd, so both take the same number of votes, and any two majorities have a node in common.
 
 Validity: a grant of a quorum is as old as its first request, whichever node answered when, so
 `validity = ttl - elapsed since before the first request - drift`. A grant that is past it is none.
 
-Fences: each node counts by itself, on its own clock, so nodes give different numbers for one grant; the highest of them
+Fences: each node counts on its own clock, so nodes give different numbers for one grant; the highest of them
 is not enough either, for the next majority may not know it. A fence is *settled* when a majority has the very same
 number for the grant. Until then all are asked again with the highest number seen as the least that will do, and a node
 raises what it has given, never lowers it; so after a few rounds it is settled, and the grant is told only then. The
@@ -33,7 +33,7 @@ NODES_MIN, NODES_MAX = 3, 9
 
 
 class Vote(Enum):
-    """What one node said."""
+    """The answer of one node."""
 
     YES = "yes"
     NO = "no"
@@ -42,7 +42,7 @@ class Vote(Enum):
 
 
 class Verdict(Enum):
-    """What the votes come to."""
+    """The result of the votes."""
 
     PENDING = "pending"
     WON = "won"
@@ -67,7 +67,7 @@ class Tally:
             self.cast(vote)
 
     def cast(self, vote: Vote) -> None:
-        """One more node has voted, or will not."""
+        """Count the vote of one more node."""
         if vote is Vote.YES:
             self.yes += 1
         elif vote is Vote.NO:
@@ -79,7 +79,7 @@ class Tally:
 
     @property
     def pending(self) -> int:
-        """How many nodes have not been heard of."""
+        """How many nodes have not answered yet."""
         return self.nodes - self.yes - self.no - self.unknown - self.failed
 
     @property
@@ -89,7 +89,7 @@ class Tally:
 
     @property
     def verdict(self) -> Verdict:
-        """What it comes to, by now."""
+        """The result so far."""
         need = majority(self.nodes)
         if self.yes >= need:
             return Verdict.WON
@@ -102,7 +102,7 @@ class Tally:
 
 
 def vote(answer: bool | None) -> Vote:
-    """The vote that an answer to a renewal or a release is; None: there was none."""
+    """The vote for an answer to a renewal or a release; None: there was no answer."""
     if answer is None:
         return Vote.UNKNOWN
     return Vote.YES if answer else Vote.NO
@@ -129,7 +129,7 @@ def assured(fences: Iterable[int], nodes: int) -> int | None:
 def free_in_ns(remaining: Iterable[int | None], nodes: int) -> int | None:
     """When a majority of nodes will be free, by the time that the holder of each has left; 0 is a free one.
 
-    None: nobody knows, because too many did not say. Each None is one that did not.
+    None: unknown, because too many nodes did not answer. Each None stands for one that did not.
     """
     known = sorted(each for each in remaining if each is not None)
     need = majority(nodes)

@@ -6,12 +6,12 @@ Rule 2: nothing in this file knows what time it is, who asks, or how the store i
     held ──unknown──▶ doubtful ──renewed──▶ held
     held, doubtful ──refused, expired, max_hold, stalled, revoked, forked──▶ lost
     held, doubtful ──released──▶ released
-    lost and released are final: a lost lease is never released (the key may be somebody else's by now), and
-    a released one cannot be lost.
+    lost and released are final: a lost lease is never released (the key may have another holder by now), and a
+    released one cannot be lost.
 
-Renewal has three outcomes. *Renewed* resets everything. *Refused* (the store says: not yours) is a loss at once, never
-one strike of several. *Unknown* (no answer, or an error) makes the lease doubtful; the attempts of one period count as
-one failure, and the lease is abandoned at the failure budget or at the loss age, whichever comes first.
+Renewal has three outcomes. *Renewed* resets everything. *Refused* (the store: not the holder) is a loss immediately,
+never one failure of several. *Unknown* (no answer, or an error) makes the lease doubtful; the attempts of one period
+count as one failure, and the lease is abandoned at the failure budget or at the loss age, whichever comes first.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ _REASONS: dict[Event, LossReason] = {
 }
 
 
-_HELD, _DOUBTFUL = State.HELD, State.DOUBTFUL  # looked up many times for every lease, and slowly on an enum
+LIVE = (State.HELD, State.DOUBTFUL)  # compared by identity, and read without a call on the path of every lease
 
 
 class Standing(NamedTuple):
-    """Everything that decides whether a lease may be used, at one moment."""
+    """The state of a lease at one moment: everything that decides whether it may be used."""
 
     state: State
     reason: LossReason | None
@@ -91,12 +91,12 @@ class Standing(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether the lease is still ours as far as this record knows; time is judged by `judge`."""
-        return self.state is _HELD or self.state is _DOUBTFUL
+        """Whether the lease is held as far as this record knows; `judge` applies the time."""
+        return self.state in LIVE
 
 
 def granted(sent: Instant) -> Standing:
-    """The standing of a lease that the store has just granted to a request sent at `sent`."""
+    """The state of a lease that the store has just granted to a request sent at `sent`."""
     return Standing(State.HELD, None, sent, sent, sent, 0, 0)
 
 
@@ -114,7 +114,7 @@ def renewed_in_time(
     """The same as judging it first, for a lease that only time can end; None when it needs to be judged."""
     if (
         standing.state is not State.HELD
-        or timing.next_look_ns == 0
+        or timing.next_check_ns == 0
         or elapsed_ns(standing.confirmed, now) >= timing.loss_age_ns(tail_ns)
         or sent.mono <= standing.confirmed.mono
     ):
@@ -139,7 +139,7 @@ def unknown(standing: Standing, timing: Timing, now: Instant) -> Standing:
 
 
 def ended(standing: Standing, event: Event) -> Standing:
-    """A definite end: refusal, release, revocation, fork. A final state stays as it is."""
+    """A definite end: refusal, release, revocation, fork. A final state does not change."""
     state = TABLE[standing.state][event]
     if state is standing.state:
         return standing
@@ -158,8 +158,8 @@ def progressed(standing: Standing, now: Instant) -> Standing:
 
 
 def judge(standing: Standing, timing: Timing, now: Instant, tail_ns: int = 0) -> Standing:
-    """What time alone has done to the lease by `now`, whatever the keeper has or has not managed to do."""
-    if not standing.live:
+    """The state of the lease at `now` by time alone, even if the renewer and the timer thread did not run."""
+    if standing.state not in LIVE:
         return standing
     if elapsed_ns(standing.confirmed, now) >= timing.loss_age_ns(tail_ns):
         lost = ended(standing, Event.EXPIRED)
@@ -182,7 +182,7 @@ def loss_in_ns(standing: Standing, timing: Timing, now: Instant, tail_ns: int = 
 
 
 def remaining_ns(standing: Standing, timing: Timing, now: Instant) -> int:
-    """How long the store is still bound to keep the key for us: what `Lease.remaining()` shows. Never negative."""
+    """How long the store still keeps the key for this holder: `Lease.remaining()`. Never negative."""
     if not standing.live:
         return 0
     return max(0, timing.valid_ns() - elapsed_ns(standing.confirmed, now))

@@ -5,7 +5,7 @@ All of it is local and one-sided: each quantity errs towards believing that less
     sent                                                      sent + ttl
      |---- renew_every ----|---- …                                |
      |======================= valid_ns =====================|drift|
-     |================= loss_age ================|   guard  |
+     |================= loss_age ================|  margin  |
                                                  ^ the holder stops here, before the store may give the key away
 
 The clock of every age here is `types.elapsed_ns` on the holder's host, counted from *before* the request that granted
@@ -36,10 +36,10 @@ def drift_ns(ttl_ns: int) -> int:
 
 
 def guard_ns(ttl_ns: int, tail_ns: int = 0) -> int:
-    """How long before the end of validity a holder lets go: room for work in flight to be stopped.
+    """The safety margin: how long before the end of validity a holder stops, so that work in flight can be stopped.
 
     `tail_ns` is the observed p99.9 of renewal latency. A store that is slow compared to the TTL must not swallow the
-    whole lease, so the guard never exceeds a third of it.
+    whole lease, so the margin never exceeds a third of it.
     """
     return min(max(ttl_ns // 10, GUARD_MIN_NS, 2 * tail_ns), ttl_ns // 3)
 
@@ -58,11 +58,11 @@ class Timing:
     stall_after_ns: int | None
     warn_before_ns: int | None
     at_least_ns: int
-    # What every acquisition and every use of a lease asks for is worked out once:
-    usual_guard_ns: int  # the guard while the store answers quickly,
+    # Values that every acquisition and every use of a lease needs are computed once:
+    usual_guard_ns: int  # the safety margin while the store answers quickly,
     usual_loss_ns: int  # the loss age that follows from it,
-    first_look_ns: int  # the age at which a new lease first needs to be looked at,
-    next_look_ns: int  # and how long after a renewal one that is going well does; 0: whenever something may end it
+    first_check_ns: int  # the age at which a new lease is first checked,
+    next_check_ns: int  # and how long after a renewal a held lease is checked; 0: whenever something may end it
 
     def valid_ns(self) -> int:
         """Age at which the store may already have given the key away."""
@@ -79,7 +79,7 @@ class Timing:
     def warn_age_ns(self, tail_ns: int = 0) -> int:
         """Age at which the holder is warned; by default half-way between a missed renewal and the loss.
 
-        A lease that is not renewed is expected to run out, so without an explicit setting nobody is warned of it.
+        A lease that is not renewed is expected to expire, so only an explicit setting causes a warning.
         """
         loss = self.loss_age_ns(tail_ns)
         if self.warn_before_ns is not None:
@@ -137,10 +137,10 @@ def _settle(
         at_least_ns=duration_ns("at_least", at_least),
         usual_guard_ns=guard_ns(ttl_ns),
         usual_loss_ns=_loss_age_ns(ttl_ns, auto_renew, deadline_ns, 0),
-        first_look_ns=0,
-        next_look_ns=0,
+        first_check_ns=0,
+        next_check_ns=0,
     )
-    timing = replace(timing, first_look_ns=_first_look_ns(timing), next_look_ns=_next_look_ns(timing))
+    timing = replace(timing, first_check_ns=_first_check_ns(timing), next_check_ns=_next_check_ns(timing))
     _check_relations(timing, takeover_slo)
     return timing
 
@@ -152,15 +152,15 @@ def _needed_ns(renew_every_ns: int) -> int:
     return renew_every_ns * RENEW_JITTER_NUMERATOR // RENEW_JITTER_DENOMINATOR
 
 
-def _first_look_ns(timing: Timing) -> int:
-    """Half a renewal period, when the keeper must hear of the lease; sooner if something may end it before."""
-    looks = [timing.renew_every_ns // 2, timing.max_hold_ns, timing.stall_after_ns]
+def _first_check_ns(timing: Timing) -> int:
+    """Half a renewal period, when the renewer must know of the lease; sooner if something may end it before."""
+    ages = [timing.renew_every_ns // 2, timing.max_hold_ns, timing.stall_after_ns]
     if timing.warn_before_ns is not None:
-        looks.append(timing.warn_age_ns())
-    return min(look for look in looks if look is not None)
+        ages.append(timing.warn_age_ns())
+    return min(age for age in ages if age is not None)
 
 
-def _next_look_ns(timing: Timing) -> int:
+def _next_check_ns(timing: Timing) -> int:
     """Until it is time to warn: a lease that is renewed in time never gets there."""
     ends_otherwise = timing.max_hold_ns is not None or timing.stall_after_ns is not None
     return 0 if ends_otherwise or not timing.auto_renew else timing.warn_age_ns()

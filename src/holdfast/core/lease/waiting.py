@@ -1,8 +1,8 @@
-"""How a waiter that met a busy lock spends the time until its next attempt.
+"""How long a waiter for a busy lock sleeps until its next attempt.
 
-The back-off is the floor: it works when every hint is lost. A waiter that listens for wake-ups polls at the slow end of
-its back-off from the start. Whatever the back-off says, nobody sleeps past the moment at which the present holder's
-time runs out, and the waiters that wake then are spread a little, so that a crash does not become a herd.
+The back-off works even if every notification is lost. A waiter that listens for notifications polls at the slow end of
+its back-off from the start. No waiter sleeps past the expiry of the present holder's lease. The waiters that wake up
+then are spread a little, so that a crash does not cause a stampede.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pause(
 ) -> tuple[Waiter, int]:
     """The next state of the waiter, and how long it sleeps if nothing wakes it.
 
-    `holder_ns` is what the store said the holder has left; `left_ns` what the caller is still willing to wait.
+    `holder_ns`: time left of the holder's lease, by the store; `left_ns`: time until the caller's deadline.
     """
     if listening:
         longest = backoff.longest_ns()

@@ -33,7 +33,7 @@ from holdfast.errors import BackendError, BadInput, Misconfigured, Unavailable
 from holdfast.guards.files.flock import opened
 from holdfast.guards.files.generation import Generation, look_at_generation, open_generation
 from holdfast.guards.files.names import draft_name
-from holdfast.runtime.fsync import sync
+from holdfast.runtime.durable_files import sync
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not hold us up before it is refused
 _DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

@@ -26,7 +26,7 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.guards.files.flock import locked, opened
 from holdfast.guards.files.names import generation_name
-from holdfast.runtime.fsync import sync
+from holdfast.runtime.durable_files import sync
 
 _BLOCK: Final = 4096  # what a drive writes in one step, at most; the two records never share one
 _RECORD: Final = 64

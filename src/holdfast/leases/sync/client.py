@@ -19,14 +19,14 @@ from holdfast.flows import raw_token, shared_clock
 from holdfast.leases.connect import AnyLocks, Reconnection, open_locks
 from holdfast.leases.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.leases.key_template import NameTemplate
-from holdfast.leases.lock_spec import LockSettings, describe
+from holdfast.leases.lock_spec import LockSettings, describe, renamed
 from holdfast.leases.sync.in_coroutine import exclusively
 from holdfast.leases.sync.leader import Leader
 from holdfast.leases.sync.lease import DegradedLease, Lease, block
 from holdfast.leases.sync.lock import Lock
-from holdfast.runtime.lease_manager import LeaseManager, Statistics
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.run_sync import run_now
-from holdfast.runtime.statistics import Measurements
+from holdfast.runtime.statistics import Measurements, Statistics
 from holdfast.runtime.thread_runtime import ThreadRuntime
 from holdfast.stores.registry import Engine
 from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
@@ -85,18 +85,18 @@ class Locks(AnyLocks):
     def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
         """A lease that is left to run out."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
-        wish = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities).wish, detached=True)
-        place = self._runtime.gate.place(wish.key)
+        spec = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        entry = self._runtime.mutexes.entry(spec.key)
         try:
-            answer = run_now(acquiring.attempt(self.ports, self.manager.health, wish, self.policy.on_error, place))
+            answer = run_now(acquiring.attempt(self.ports, spec, entry))
             lease: Lease | None = None
             if not isinstance(answer, Busy):
-                lease = Lease(self.manager, self.ports, self.manager.take(wish, answer, looked_after=False), None)
+                lease = Lease(self.manager, self.ports, self.manager.take(spec, answer, looked_after=False))
                 lease.let_run_out()
-            place.leave()
+            entry.leave()
             return lease  # noqa: TRY300 - until it is returned it can be interrupted
         except BaseException:
-            run_now(acquiring.take_back(self.ports, wish, place))
+            run_now(acquiring.take_back(self.ports, spec, entry))
             raise
 
     def leader(
@@ -139,7 +139,7 @@ class Locks(AnyLocks):
             template = NameTemplate(name, function)
 
             def lock_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Lock[Any]:
-                return Lock(self, model.named(template.fill(args, kwargs)))
+                return Lock(self, renamed(model, template.fill(args, kwargs)))
 
             def extra(lease: Any) -> dict[str, Any]:
                 return {"lease": lease} if template.wants_lease else {}
@@ -202,12 +202,12 @@ class Locks(AnyLocks):
     def acquire_token(self, key: str, ttl: Duration) -> str:
         """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        wish = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities).wish, detached=True)
-        place = self._runtime.gate.place(key)
+        spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        entry = self._runtime.mutexes.entry(key)
         try:
-            return run_now(raw_token.acquire(self.ports, self.manager.health, wish, place))
+            return run_now(raw_token.acquire(self.ports, spec, entry))
         except BaseException:
-            run_now(acquiring.take_back(self.ports, wish, place))
+            run_now(acquiring.take_back(self.ports, spec, entry))
             raise
 
     def release_token(self, key: str, token: str) -> None:
@@ -224,11 +224,11 @@ class Locks(AnyLocks):
 
     def statistics(self) -> Statistics:
         """Counts and gauges, for metrics and for people."""
-        return self.manager.statistics(self._runtime.gate.waiting())
+        return self.manager.statistics.snapshot(self._runtime.mutexes.waiting())
 
     def measurements(self) -> Measurements:
         """Counts, and how long was waited and held, by family: what metrics and `holdfast tune` read."""
-        return self.manager.measurements()
+        return self.manager.statistics.measurements()
 
     def close(self) -> None:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent.
@@ -239,7 +239,7 @@ class Locks(AnyLocks):
             return
         self._closed = True
         try:
-            self._runtime.gate.close()
+            self._runtime.mutexes.close()
             self._runtime.drain(self.manager.request_timeout_ns)
             self._end()
         except BaseException:
@@ -247,7 +247,7 @@ class Locks(AnyLocks):
             raise
 
     def _end(self) -> None:
-        self._runtime.gate.close()
+        self._runtime.mutexes.close()
         self.manager.close()
         run_now(self.engine.blocking.close())
         self._ended = True

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from holdfast.core.lease.spec import LockSpec
 from holdfast.core.lease.states import Event
 from holdfast.flows import acquire as acquiring
-from holdfast.flows.acquire import AcquireResult, Wish
+from holdfast.flows.acquire import AcquireResult
 from holdfast.leases.inspection import Inspection
-from holdfast.leases.lock_spec import LockSpec, NamedLock, timeout_ns
-from holdfast.leases.sync.lease import DegradedLease, Lease, call_back, lease_of
+from holdfast.leases.lock_spec import NamedLock, timeout_ns
+from holdfast.leases.sync.lease import DegradedLease, Lease, call_back
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.thread_runtime import caller_id, this_thread
 from holdfast.types import Busy, Duration
@@ -30,8 +31,8 @@ class Lock(NamedLock, Generic[L]):
 
     __slots__ = ("_entered", "_locks")
 
-    def __init__(self, locks: Locks, description: LockSpec) -> None:
-        super().__init__(description)
+    def __init__(self, locks: Locks, spec: LockSpec) -> None:
+        super().__init__(spec)
         self._locks = locks
         self._entered: dict[int, list[L]] = {}
 
@@ -44,32 +45,30 @@ class Lock(NamedLock, Generic[L]):
         return self._acquire(timeout, this_thread.mark)
 
     def _acquire(self, timeout: Duration | None, caller: object) -> L:
-        limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
-        locks, wish = self._locks, self._wish(self._locks)
-        place = locks.ports.runtime.gate.place(wish.key, caller)
+        limit = self._spec.timeout_ns if timeout is None else timeout_ns(timeout)
+        locks = self._locks
+        spec = locks._owned(self._spec)  # noqa: SLF001 - locks and leases are one implementation
+        entry = locks.ports.runtime.mutexes.entry(spec.key, caller)
         try:
-            possession = run_now(
-                acquiring.acquire(locks.ports, locks.manager.health, wish, locks.manager.policy.on_error, limit, place)
-            )
-            return self._hand_out(wish, possession)
+            result = run_now(acquiring.acquire(locks.ports, spec, limit, entry))
+            return self._hand_out(spec, result)
         except BaseException:
-            run_now(acquiring.take_back(locks.ports, wish, place))
+            run_now(acquiring.take_back(locks.ports, spec, entry))
             raise
 
     def try_acquire(self) -> L | None:
         """Take the lock if it is free. None if it is busy, also for its own holder. Never waits for a holder."""
-        locks, wish = self._locks, self._wish(self._locks)
-        place = locks.ports.runtime.gate.place(wish.key, this_thread.mark)
+        locks = self._locks
+        spec = locks._owned(self._spec)  # noqa: SLF001 - locks and leases are one implementation
+        entry = locks.ports.runtime.mutexes.entry(spec.key, this_thread.mark)
         try:
-            answer = run_now(
-                acquiring.attempt(locks.ports, locks.manager.health, wish, locks.manager.policy.on_error, place)
-            )
+            answer = run_now(acquiring.attempt(locks.ports, spec, entry))
             if isinstance(answer, Busy):
-                place.leave()
+                entry.leave()
                 return None
-            return self._hand_out(wish, answer)
+            return self._hand_out(spec, answer)
         except BaseException:
-            run_now(acquiring.take_back(locks.ports, wish, place))
+            run_now(acquiring.take_back(locks.ports, spec, entry))
             raise
 
     def locked(self) -> bool:
@@ -80,15 +79,16 @@ class Lock(NamedLock, Generic[L]):
         """Who holds it, since when, for how long, under which fence, and how many wait."""
         return self._locks.inspect(self.name)
 
-    def _hand_out(self, wish: Wish, possession: AcquireResult) -> L:
-        locks, description = self._locks, self._description
-        lease_record = locks.manager.take(wish, possession)
+    def _hand_out(self, spec: LockSpec, result: AcquireResult) -> L:
+        locks = self._locks
+        lease_record = locks.manager.take(spec, result)
         try:
-            lease = lease_of(locks.manager, locks.ports, lease_record, possession.place)
-            if description.on_lost is not None or description.on_warning is not None:
-                call_back(locks.manager, lease, lease_record, description)
-            locks.manager.keep(lease_record)
-            return cast("L", lease)
+            kind: Any = DegradedLease if result.grant is None else Lease
+            lease: L = kind(locks.manager, locks.ports, lease_record)
+            if spec.on_lost is not None or spec.on_warning is not None:
+                call_back(locks.manager, lease, lease_record, spec)
+            locks.manager.keeper.keep(lease_record)
+            return lease  # noqa: TRY300 - until it is returned it can be interrupted
         except BaseException:
             lease_record.end(Event.RELEASED)
             raise
@@ -116,10 +116,10 @@ class Lock(NamedLock, Generic[L]):
                 del self._entered[caller_id()]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self._locks.reconnection(), self._description)
+        return _unpickle, (self._locks.reconnection(), self._spec)
 
 
-def _unpickle(reconnection: Any, description: LockSpec) -> Lock[Any]:
+def _unpickle(reconnection: Any, spec: LockSpec) -> Lock[Any]:
     from holdfast.leases.sync.client import reconnect
 
-    return Lock(reconnect(reconnection), description)
+    return Lock(reconnect(reconnection), spec)

@@ -35,8 +35,7 @@ from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.observe.ledger.codec import Remark, line
 from holdfast.runtime.background_writer import BackgroundWriter
-from holdfast.runtime.fsync import make_directory, sync_directory
-from holdfast.runtime.private_files import PRIVATE, set_mode
+from holdfast.runtime.durable_files import PRIVATE, make_directory, set_mode, sync_directory
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Duration, duration_ns
 

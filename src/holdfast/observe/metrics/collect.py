@@ -19,7 +19,7 @@ from holdfast.guards.refusals import REFUSALS
 from holdfast.observe.metrics.samples import MetricSample, samples, together
 from holdfast.observe.metrics.table import MetricKind
 from holdfast.runtime.lease_manager import LeaseManager
-from holdfast.runtime.lock_statistics import of_locks
+from holdfast.runtime.statistics import of_locks
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import check_label
 

@@ -42,7 +42,7 @@ from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.definitions import Definitions
 from holdfast.plane.workflows.run_quotas import RunQuotas
 from holdfast.plane.workflows.run_store import RunStore
-from holdfast.runtime.fsync import make_directory
+from holdfast.runtime.durable_files import make_directory
 from holdfast.runtime.stalls import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory

@@ -35,7 +35,7 @@ from holdfast.plane.process.bounded_call import Asking
 from holdfast.plane.process.parts import Health, State
 from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service
-from holdfast.runtime.lock_statistics import of_locks
+from holdfast.runtime.statistics import of_locks
 
 CHECK_LIMIT_S: Final = 2.0
 COUNT_LIMIT_S: Final = 2.0

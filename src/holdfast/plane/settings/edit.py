@@ -21,9 +21,8 @@ from typing import Any, Final
 
 from holdfast.errors import BadInput
 from holdfast.plane.settings.toml_positions import TomlForm, TomlPosition, positions
-from holdfast.runtime.fsync import replace_file
-from holdfast.runtime.private_files import PRIVATE
-from holdfast.runtime.strict_toml import NotToml, toml_of
+from holdfast.runtime.durable_files import PRIVATE, replace_file
+from holdfast.runtime.strict_parsers import NotToml, toml_of
 
 KEPT: Final = ".before"
 

@@ -24,7 +24,7 @@ from holdfast.errors import BackendError
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite.connection import SqliteTx
 from holdfast.plane.locks.registry import LockFamily
-from holdfast.types import NS, Ask, Grant, Instant, elapsed_ns
+from holdfast.types import NS, AcquireRequest, Grant, Instant, elapsed_ns
 
 _KEPT_MAX: Final = 4096
 
@@ -41,7 +41,7 @@ class ClaimedLeases:
         self._locks = locks
         self._family = family
         self._ttl_ns = round(family.ttl * NS)
-        self._asked: list[Ask] = []  # by the current transaction
+        self._asked: list[AcquireRequest] = []  # by the current transaction
         self._got: list[_Claimed] = []
         self._unused: dict[str, _Claimed] = {}  # by the name of the lock: acquired, and not yet used
         self.answered = False  # the store has answered once
@@ -65,7 +65,8 @@ class ClaimedLeases:
         family: LockFamily = self._family  # a test reads from this that the lock is a declared one
         owner, sent = self._locks.manager.owner, ports.clock.now()
         asks = [
-            Ask(family.key(job=job), ports.entropy.token(), owner, family.name, self._ttl_ns) for job in sorted({*keys})
+            AcquireRequest(family.key(job=job), ports.entropy.token(), owner, family.name, self._ttl_ns)
+            for job in sorted({*keys})
         ]
         self._asked += asks
         answers = cast("SqliteTx", tx).step(store.granting(asks))

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BadInput
-from holdfast.runtime.wakeup import Wakeup
+from holdfast.runtime.thread_runtime import Wakeup
 from holdfast.stores.memory.table import MemoryTable, TableSnapshot
-from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_label
+from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_label
 
 __all__ = ["CAPABILITIES", "MemoryEngine", "MemoryStore", "MemoryTable", "TableSnapshot", "open_engine"]
 
@@ -93,7 +93,7 @@ class MemoryStore:
         """What this store can do."""
         return CAPABILITIES
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
         return self.table.acquire(ask)
 
@@ -105,7 +105,7 @@ class MemoryStore:
         """See `ports.Store.release`. The claim is not needed: a table finds the lease by its key."""
         return self.table.release(key, token, keep_ns)
 
-    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+    async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         """See `ports.TakesMany`."""
         return [self.table.acquire(ask) for ask in asks]
 

@@ -22,7 +22,7 @@ from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.runtime.system import SystemClock
 from holdfast.runtime.thread_runtime import Mutex
-from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal, fingerprint
+from holdfast.types import AcquireRequest, AuditRecord, Busy, Grant, Holding, Instant, Renewal, fingerprint
 
 AUDIT_MAX = 1000  # the oldest records make room: a process that lives for months must not grow by them
 _SWEEP_MIN = 256  # below so many keys it does not matter that expired ones lie around
@@ -86,7 +86,7 @@ class MemoryTable:
 
     # What a store asks.
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
+    def acquire(self, ask: AcquireRequest) -> Grant | Busy:
         """Grant, grant again, or say who is in the way."""
         self._refuse_reentry()
         with self._mutex:
@@ -107,7 +107,8 @@ class MemoryTable:
                 fence = self._raise_to(max(self._state.count.fence + 1, ask.floor), now)
             else:
                 fence = self._next_fence(now, ask.token)
-            self._sweep(now)
+            if len(self._state.entries) + len(self._state.queues) >= self._sweep_at:
+                self._sweep(now)
             self._state.entries[ask.key] = _Entry(
                 ask.token, ask.owner, ask.family, fence, now.wall, now.boot + ask.ttl_ns
             )
@@ -135,8 +136,9 @@ class MemoryTable:
                 )
                 return True
             del self._state.entries[key]
-            listeners = self._ears(key)
-        _tell(listeners)
+            listeners = list(self._listeners.get(key, ()))
+        for listener in listeners:
+            listener()
         return True
 
     def inspect(self, key: str) -> Holding | None:
@@ -169,8 +171,9 @@ class MemoryTable:
             fence = self._next_fence(now, f"{now.wall} {entry.token}")
             record = AuditRecord(now.wall, "force_release", key, actor, reason, entry.owner, entry.fence, fence)
             self._state.audit.append(record)
-            listeners = self._ears(key)
-        _tell(listeners)
+            listeners = list(self._listeners.get(key, ()))
+        for listener in listeners:
+            listener()
         return record
 
     def audit(self, limit: int) -> list[AuditRecord]:
@@ -184,8 +187,9 @@ class MemoryTable:
         with self._mutex:
             known = self._step_out(key, ticket)
             free = self._live(key, self._clock.now()) is None
-            listeners = self._ears(key) if known and free else []
-        _tell(listeners)
+            listeners = list(self._listeners.get(key, ())) if known and free else []
+        for listener in listeners:
+            listener()
 
     def listen(self, key: str, listener: Listener) -> Callable[[], None]:
         """Call `listener` whenever `key` may have become free, outside the mutex. Returns the way out."""
@@ -279,13 +283,8 @@ class MemoryTable:
             waiters=max(tickets, len(self._listeners.get(key, {}))),  # a fair waiter has a ticket and listens too
         )
 
-    def _ears(self, key: str) -> list[Listener]:
-        return list(self._listeners.get(key, {}))
-
     def _sweep(self, now: Instant) -> None:
         """Drop what has expired, each time the table has doubled: constant cost per grant, and nothing leaks."""
-        if len(self._state.entries) + len(self._state.queues) < self._sweep_at:
-            return
         state = self._state
         state.entries = {key: entry for key, entry in state.entries.items() if entry.expires_ns > now.boot}
         state.queues = {
@@ -298,11 +297,6 @@ class MemoryTable:
         self._mutex = Mutex()
         self._state = _State(count=self._state.count)
         self._listeners = {}
-
-
-def _tell(listeners: list[Listener]) -> None:
-    for listener in listeners:
-        listener()
 
 
 def _after_fork() -> None:

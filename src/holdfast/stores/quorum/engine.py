@@ -17,7 +17,7 @@ Nor does it promise wake-ups (waiters poll) or fair queues.
 Why a fence of its own, and not none: Redlock gives none, because numbers of different nodes have no order. Raising the
 nodes to one number costs a second request to each of them, in the same round trip in which they are asked at all (the
 first node is asked before the others), and makes the guards work. The `Store` port carries it with one field,
-`Ask.floor`.
+`AcquireRequest.floor`.
 
 Clocks: each node judges expiry by its own; deadlines, hedging and validity are this host's.
 """

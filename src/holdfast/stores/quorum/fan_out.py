@@ -21,8 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.runtime.run_sync import run_now
-from holdfast.runtime.thread_runtime import Mutex
-from holdfast.runtime.wakeup import Wakeup
+from holdfast.runtime.thread_runtime import Mutex, Wakeup
 from holdfast.types import NS
 
 Job: TypeAlias = Coroutine[Any, Any, None]

@@ -16,7 +16,7 @@ from holdfast.core.ports import Store
 from holdfast.errors import BackendError
 from holdfast.stores.quorum.late_replies import TokenVotes
 from holdfast.stores.quorum.nodes import quietly
-from holdfast.types import NS, Ask, Renewal
+from holdfast.types import NS, AcquireRequest, Renewal
 
 CLEANUP_NS = 2 * NS
 
@@ -63,9 +63,9 @@ class Repair:
         await self._stores[node].release(lease.key, lease.token, None, 0, CLEANUP_NS)
 
 
-def _ask_of(lease: Renewal) -> Ask | None:
+def _ask_of(lease: Renewal) -> AcquireRequest | None:
     try:
         fence, owner, family = json.loads(lease.claim)
     except ValueError:  # not a claim of ours: then it is renewed where it is, and no more
         return None
-    return Ask(lease.key, lease.token, owner, family, lease.ttl_ns, floor=fence)
+    return AcquireRequest(lease.key, lease.token, owner, family, lease.ttl_ns, floor=fence)

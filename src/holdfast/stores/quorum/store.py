@@ -30,7 +30,7 @@ from holdfast.stores.quorum.late_replies import QuorumMemory, TokenVotes
 from holdfast.stores.quorum.merge import all_acts, all_holdings, one_act, one_holding
 from holdfast.stores.quorum.nodes import QuorumNodes, unanswered
 from holdfast.stores.quorum.repair import CLEANUP_NS, Repair
-from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
+from holdfast.types import AcquireRequest, AuditRecord, Busy, Grant, Holding, Renewal
 
 Votes: TypeAlias = dict[int, Grant | Busy | BackendError]
 
@@ -58,7 +58,7 @@ class QuorumStore:
 
     # Acquire.
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. There is no queue: a ticket is ignored."""
         began = self._clock.now()
         deadline = began.mono + timeout_ns
@@ -85,7 +85,7 @@ class QuorumStore:
         return Grant(ask.key, ask.token, fence, json.dumps([fence, ask.owner, ask.family]))
 
     async def _enter(
-        self, ask: Ask, under_way: TokenVotes, votes: Votes, doubtful: set[int], deadline: int
+        self, ask: AcquireRequest, under_way: TokenVotes, votes: Votes, doubtful: set[int], deadline: int
     ) -> Busy | None:
         """Be granted the key by a first node. Adds answers to `votes`, and nodes without one to `doubtful`."""
         candidates = self._nodes.in_order()
@@ -104,7 +104,7 @@ class QuorumStore:
             if not candidates:
                 return await self._busy_at_first(ask, busy, votes, doubtful, deadline)
 
-    async def _free_elsewhere(self, ask: Ask, votes: Votes, deadline: int) -> list[int]:
+    async def _free_elsewhere(self, ask: AcquireRequest, votes: Votes, deadline: int) -> list[int]:
         """Other nodes where the key is free, if it is free at a majority. None of them if it is not time to check."""
         if not self._busy.due(ask.key, self._nodes.now_ns()):
             return []
@@ -121,7 +121,7 @@ class QuorumStore:
         return [node for node in free if node not in votes] if len(free) >= need else []
 
     async def _ask_one(
-        self, ask: Ask, under_way: TokenVotes, candidates: Iterable[int], deadline: int
+        self, ask: AcquireRequest, under_way: TokenVotes, candidates: Iterable[int], deadline: int
     ) -> Ballot[Grant | Busy]:
         """Ask one node after the other until one answers, each next one when the last has failed or is slow."""
         nodes = self._nodes
@@ -144,7 +144,7 @@ class QuorumStore:
         return ballot
 
     async def _busy_at_first(
-        self, ask: Ask, busy: Busy | None, votes: Votes, doubtful: set[int], deadline: int
+        self, ask: AcquireRequest, busy: Busy | None, votes: Votes, doubtful: set[int], deadline: int
     ) -> Busy:
         """No node has granted the key. Slower ones may still grant it."""
         if busy is None:
@@ -152,7 +152,7 @@ class QuorumStore:
         certain = await self._release_votes(ask, votes, doubtful, deadline)
         return busy._replace(spent=not certain or bool(doubtful))
 
-    def _settling(self, ask: Ask, under_way: TokenVotes) -> Afterwards[Grant | Busy]:
+    def _settling(self, ask: AcquireRequest, under_way: TokenVotes) -> Afterwards[Grant | Busy]:
         """For each answer: release the vote if the lease is over by then. Else its release will find the vote."""
 
         async def settle(node: int, answer: Grant | Busy | BackendError) -> None:
@@ -162,7 +162,7 @@ class QuorumStore:
         return settle
 
     async def _vote(
-        self, ask: Ask, under_way: TokenVotes, votes: Votes, doubtful: set[int], deadline: int
+        self, ask: AcquireRequest, under_way: TokenVotes, votes: Votes, doubtful: set[int], deadline: int
     ) -> Busy | None:
         """Ask every node that does not have the highest fence yet to have it. None: a majority has granted the key.
 
@@ -208,7 +208,7 @@ class QuorumStore:
             raise nodes.failed(f"acquire lock {ask.key}", votes, harmless=False)
         return None
 
-    async def _outvoted(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy:
+    async def _outvoted(self, ask: AcquireRequest, votes: Votes, doubtful: set[int], deadline: int) -> Busy:
         """Other callers have too many votes. Ours are released before the caller is told, so that they block none."""
         certain = await self._release_votes(ask, votes, doubtful, deadline)
         refusals = [each for each in votes.values() if isinstance(each, Busy)]
@@ -216,7 +216,9 @@ class QuorumStore:
         shown = max(refusals, key=lambda each: owners.count(each.owner))
         return shown._replace(spent=not certain or bool(doubtful))
 
-    async def _release_votes(self, ask: Ask, votes: Answers[Grant | Busy], doubtful: set[int], deadline: int) -> bool:
+    async def _release_votes(
+        self, ask: AcquireRequest, votes: Answers[Grant | Busy], doubtful: set[int], deadline: int
+    ) -> bool:
         """Release every vote that we have or may have. False: not all of it is certain.
 
         Each request has its own time limit; the caller waits for the answers until its deadline at most.

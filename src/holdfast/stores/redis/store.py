@@ -46,7 +46,7 @@ from holdfast.stores.redis.protocol import (
 )
 from holdfast.stores.redis.url import RedisAddress
 from holdfast.stores.redis.waiter import LINE_NS, RedisWatch, WakeupSubscriber
-from holdfast.types import MS, NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
+from holdfast.types import MS, NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
 
 CAPABILITIES: Final = Capabilities(
     engine="redis", guarantee=Guarantee.FENCED, wakeups=True, fair=True, durable=False, shared=True, many=True
@@ -91,7 +91,7 @@ class RedisStore:
     def __repr__(self) -> str:
         return f"<RedisStore at {self._address}>"
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
         deadline = self._driver.deadline(timeout_ns)
         lock, head = self._lock(ask.key), self._head(ask)
@@ -109,16 +109,18 @@ class RedisStore:
             raise refusal(reply, self._address, lock)
         return self._busy(ask, reply)
 
-    def _head(self, ask: Ask) -> str:
+    def _head(self, ask: AcquireRequest) -> str:
         head = f"{ask.owner} {MARK} {ask.family}"
         if head.count(" ") != 2 or not ask.token.isalnum():
             raise BadInput("owner, family and token", "one of them has a space or is empty", "use names without spaces")
         return head
 
-    def _acquire_words(self, ask: Ask, head: str) -> tuple[Word, ...]:
+    def _acquire_words(self, ask: AcquireRequest, head: str) -> tuple[Word, ...]:
         return (self._lock(ask.key), self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
 
-    async def _ask_in_line(self, ask: Ask, lock: str, head: str, watch: RedisWatch | None, deadline: int) -> Reply:
+    async def _ask_in_line(
+        self, ask: AcquireRequest, lock: str, head: str, watch: RedisWatch | None, deadline: int
+    ) -> Reply:
         """Ask with a ticket, with an ear, or with both. If the key is taken, the same step queues the ear."""
         if watch is not None and not watch.may_ask:
             watch = None
@@ -142,7 +144,7 @@ class RedisStore:
             watch.answered(type(reply) is bytes)
         return reply
 
-    def _granted(self, ask: Ask, head: str, value: bytes) -> Grant:
+    def _granted(self, ask: AcquireRequest, head: str, value: bytes) -> Grant:
         """Read a grant. Everything that is known about it beforehand must be in it, or it is none."""
         try:
             claim = value.decode()
@@ -155,7 +157,7 @@ class RedisStore:
             pass
         raise garbled(self._address, "an acquire")
 
-    def _busy(self, ask: Ask, reply: Reply) -> Busy:
+    def _busy(self, ask: AcquireRequest, reply: Reply) -> Busy:
         match reply:
             case [bytes(owner), int(left_ms)]:
                 return Busy(ask.key, owner.decode(errors="replace") or FOREIGN_OWNER, remaining_ns(left_ms))
@@ -414,7 +416,7 @@ class RedisStore:
 class ManyRedisStore(RedisStore):
     """`ports.TakesMany` besides `ports.Store`."""
 
-    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+    async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         """See `ports.TakesMany`."""
         if any(ask.ticket is not None or ask.floor for ask in asks):
             raise BadInput("asks", "one has a ticket, or wants a fence from some number on", "ask for it alone")

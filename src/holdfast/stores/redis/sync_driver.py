@@ -24,8 +24,7 @@ from typing import Any
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import Timeout, Unavailable
-from holdfast.runtime.thread_runtime import Mutex
-from holdfast.runtime.wakeup import Wakeup
+from holdfast.runtime.thread_runtime import Mutex, Wakeup
 from holdfast.stores.redis.protocol import (
     ConnectionBroken,
     ProtocolError,

@@ -27,7 +27,7 @@ from holdfast.stores.sqlite.lease_table import (
     grant_parameters,
     release_parameters,
 )
-from holdfast.types import NS, Ask, Busy, Grant
+from holdfast.types import NS, AcquireRequest, Busy, Grant
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class LeaseBatch:
 
         return self._ledger.file.run(whole, timeout_ns)
 
-    def granting(self, asks: Sequence[Ask]) -> Callable[[sqlite3.Connection], list[Grant | Busy]]:
+    def granting(self, asks: Sequence[AcquireRequest]) -> Callable[[sqlite3.Connection], list[Grant | Busy]]:
         """A step: grant each of some keys that differ, without tickets, or say who has it."""
         ledger, tokens = self._ledger, [digest(ask.token) for ask in asks]
 

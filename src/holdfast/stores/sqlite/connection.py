@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import Misconfigured, Unavailable
-from holdfast.runtime.private_files import create_private
+from holdfast.runtime.durable_files import create_private
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.errors import FileBusy, damaged, is_busy, translated
 from holdfast.stores.sqlite.mounts import file_system, is_shared

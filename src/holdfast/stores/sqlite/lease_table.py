@@ -23,7 +23,7 @@ from holdfast.stores.sqlite.host_identity import Host
 from holdfast.stores.sqlite.liveness import LivenessJudge, at
 from holdfast.stores.sqlite.notify import ListenerTable, addresses_of
 from holdfast.stores.sqlite.schema import sql
-from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Ownership, Renewal
+from holdfast.types import AcquireRequest, AuditRecord, Busy, Grant, Holding, Instant, Ownership, Renewal
 
 ACQUIRE: Final = sql("acquire")
 _HOLDER: Final = sql("holder")
@@ -87,7 +87,7 @@ class LeaseTable:
 
     # Leases.
 
-    def acquire(self, ask: Ask, timeout_ns: int, address: str = "") -> Grant | Busy:
+    def acquire(self, ask: AcquireRequest, timeout_ns: int, address: str = "") -> Grant | Busy:
         """Grant or say who is in the way. `address` is where the asker listens; a grant ends its registration."""
         token = digest(ask.token)
         if self.granting(1):
@@ -103,7 +103,7 @@ class LeaseTable:
         self._until_sweep -= grants
         return self._until_sweep <= 0
 
-    def _try(self, connection: sqlite3.Connection, ask: Ask, token: str) -> Grant | Busy:
+    def _try(self, connection: sqlite3.Connection, ask: AcquireRequest, token: str) -> Grant | Busy:
         """One statement if the key is free or ours, one more if it is busy, a transaction if its holder is dead."""
         now = self.judge.now()
         parameters = grant_parameters(ask, token, now, self.judge.host)
@@ -115,13 +115,15 @@ class LeaseTable:
             return Busy(ask.key, holder[2], left)
         return self._acquire(connection, ask, token, "")
 
-    def _acquire(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str) -> Grant | Busy:
+    def _acquire(self, connection: sqlite3.Connection, ask: AcquireRequest, token: str, address: str) -> Grant | Busy:
         connection.execute("BEGIN IMMEDIATE")
         answer = self.judged(connection, ask, token, address, self.judge.now())
         commit(connection)
         return answer
 
-    def judged(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str, now: Instant) -> Grant | Busy:
+    def judged(
+        self, connection: sqlite3.Connection, ask: AcquireRequest, token: str, address: str, now: Instant
+    ) -> Grant | Busy:
         """Inside a transaction: check the holder, and grant the key if there is none."""
         key = {"key": ask.key}
         holder = connection.execute(_HOLDER, key).fetchone()
@@ -266,7 +268,7 @@ class LeaseTable:
 
     # Queues.
 
-    def _queue_up(self, connection: sqlite3.Connection, ask: Ask, address: str, now: Instant) -> int:
+    def _queue_up(self, connection: sqlite3.Connection, ask: AcquireRequest, address: str, now: Instant) -> int:
         """Make or extend a place, drop the dead ones before it, and count the living."""
         ticket = digest(ask.ticket or "")
         identity = {"clock": self.judge.host.clock, "process": self.judge.host.process, "address": address}
@@ -326,7 +328,7 @@ class LeaseTable:
                 self._until_sweep = _SWEEP_SOON
 
 
-def grant_parameters(ask: Ask, token: str, now: Instant, host: Host) -> Parameters:
+def grant_parameters(ask: AcquireRequest, token: str, now: Instant, host: Host) -> Parameters:
     """Those of `ACQUIRE`."""
     return {
         "key": ask.key,

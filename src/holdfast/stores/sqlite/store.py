@@ -20,7 +20,7 @@ from holdfast.stores.sqlite.in_transaction import SqliteTransactionLocks
 from holdfast.stores.sqlite.lease_table import LeaseTable
 from holdfast.stores.sqlite.notify import SocketNotifier
 from holdfast.stores.sqlite.notify_socket import SUPPORTED
-from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
+from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class SqliteStore:
         """See `ports.RidesAlong`."""
         return self._carrier is not None
 
-    def granting(self, asks: Sequence[Ask]) -> Callable[[sqlite3.Connection], list[Grant | Busy]]:
+    def granting(self, asks: Sequence[AcquireRequest]) -> Callable[[sqlite3.Connection], list[Grant | Busy]]:
         """See `ports.RidesAlong`."""
         self.ledger.granting(len(asks))  # their release sweeps
         return self._many.granting(asks)
@@ -106,7 +106,7 @@ class SqliteStore:
         """Whether the commits of another are as safe as ours are asked to be."""
         return self.ledger.file.synchronous != "full" or (carrier is not None and carrier.durable)
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
         # A caller who listens at the key gets the grant and gives up its registration in one transaction.
         address = self._listening.get((self._colour.caller(), ask.key), "") if self._listening else ""
@@ -130,7 +130,7 @@ class SqliteStore:
 
         return await self._colour.run(step, timeout_ns)
 
-    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+    async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         """See `ports.TakesMany`. All in one transaction."""
         until_ns = time.monotonic_ns() + timeout_ns
         await self._sweep(len(asks), timeout_ns)

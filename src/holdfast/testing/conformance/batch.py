@@ -9,7 +9,7 @@ from typing import cast
 from holdfast.core.ports import AcquiresMany
 from holdfast.testing.conformance.check import Claim, StoreChapter, expect, expect_equal
 from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
-from holdfast.types import Ask, Busy, Grant
+from holdfast.types import AcquireRequest, Busy, Grant
 
 chapter = StoreChapter()
 check = chapter.check
@@ -21,7 +21,7 @@ async def _open(world: World) -> AcquiresMany:
     return cast("AcquiresMany", await world.open())
 
 
-async def _granted(world: World, asks: list[Ask]) -> list[Grant]:
+async def _granted(world: World, asks: list[AcquireRequest]) -> list[Grant]:
     answers = await (await _open(world)).acquire_many(asks, CALL_NS)
     expect_equal(len(answers), len(asks), "the number of answers")
     grants = [answer for answer in answers if isinstance(answer, Grant)]

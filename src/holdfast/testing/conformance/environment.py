@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from holdfast.core.ports import Store
 from holdfast.runtime.run_sync import run_now
 from holdfast.testing.conformance.check import Unproven, Violation, expect
-from holdfast.types import MS, NS, Ask, Busy, Grant
+from holdfast.types import MS, NS, AcquireRequest, Busy, Grant
 
 T = TypeVar("T")
 
@@ -104,13 +104,15 @@ class World(ABC):
         """Make a key that nobody else uses, which ends in `tail`."""
         return f"{self._name}:{next(self._numbers)}{tail}"
 
-    def ask(self, key: str, ttl_ns: int = LONG_NS, ticket: str | None = None, ticket_ttl_ns: int = LONG_NS) -> Ask:
+    def ask(
+        self, key: str, ttl_ns: int = LONG_NS, ticket: str | None = None, ticket_ttl_ns: int = LONG_NS
+    ) -> AcquireRequest:
         """Make a request of a new asker: its own token, its own owner."""
         owner = f"kit@host-{next(self._numbers)}:{next(self._numbers)}/{secrets.token_hex(3)}"
         lease = 0 if ticket is None else ticket_ttl_ns
-        return Ask(key, secrets.token_hex(16), owner, "kit.family", ttl_ns, ticket, lease)
+        return AcquireRequest(key, secrets.token_hex(16), owner, "kit.family", ttl_ns, ticket, lease)
 
-    async def grant(self, store: Store, ask: Ask) -> Grant:
+    async def grant(self, store: Store, ask: AcquireRequest) -> Grant:
         """Acquire, and insist on the grant."""
         answer = await store.acquire(ask, CALL_NS)
         if not isinstance(answer, Grant):
@@ -119,7 +121,7 @@ class World(ABC):
         expect(answer.token == ask.token, f"a grant of {ask.key!r} carries a token that is not the asker's")
         return answer
 
-    async def busy(self, store: Store, ask: Ask) -> Busy:
+    async def busy(self, store: Store, ask: AcquireRequest) -> Busy:
         """Acquire, and insist on being refused."""
         answer = await store.acquire(ask, CALL_NS)
         if not isinstance(answer, Busy):
@@ -127,7 +129,7 @@ class World(ABC):
         expect(answer.key == ask.key, f"a refusal of {ask.key!r} names {answer.key!r}")
         return answer
 
-    async def until_granted(self, store: Store, ask: Ask) -> Grant:
+    async def until_granted(self, store: Store, ask: AcquireRequest) -> Grant:
         """Ask again and again until the key is granted, for as long as this world is patient."""
         deadline = self.now_ns() + self.patience_ns
         while True:

@@ -9,7 +9,7 @@ from holdfast.errors import Timeout, Unavailable
 from holdfast.testing.conformance import subprocess
 from holdfast.testing.conformance.check import Claim, StoreChapter, expect, expect_equal, expect_no_token
 from holdfast.testing.conformance.environment import CALL_NS, World
-from holdfast.types import Ask, Busy, Grant
+from holdfast.types import AcquireRequest, Busy, Grant
 
 chapter = StoreChapter()
 check = chapter.check
@@ -58,7 +58,7 @@ async def a_cancelled_call_does_not_leave_its_answer_to_the_next(world: World) -
 async def one_connection_used_by_many_gives_each_its_own_answer(world: World) -> None:
     store = await world.open()
 
-    async def live(ask: Ask) -> None:
+    async def live(ask: AcquireRequest) -> None:
         for _ in range(5):
             grant = await world.grant(store, ask)
             holding = await store.inspect(ask.key, CALL_NS)

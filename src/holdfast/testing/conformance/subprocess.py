@@ -17,7 +17,7 @@ import sys
 from holdfast.core.ports import Store
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.registry import open_engine
-from holdfast.types import NS, Ask, Busy
+from holdfast.types import NS, AcquireRequest, Busy
 
 OWNER = "kit@elsewhere:1/1"
 _FUNCTION = re.compile(r"[\w.]+:\w+")
@@ -34,7 +34,7 @@ def opened(where: str) -> Store:
 
 async def asked(store: Store, key: str, keep: bool) -> str:
     """Ask once, and say what came of it."""
-    ask = Ask(key, secrets.token_hex(16), OWNER, "kit.family", 60 * NS, detached=keep)
+    ask = AcquireRequest(key, secrets.token_hex(16), OWNER, "kit.family", 60 * NS, detached=keep)
     answer = await store.acquire(ask, 5 * NS)
     if isinstance(answer, Busy):
         return f"busy {answer.owner}"

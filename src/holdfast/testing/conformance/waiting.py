@@ -7,7 +7,7 @@ from __future__ import annotations
 from holdfast.core.ports import Store, Watch
 from holdfast.testing.conformance.check import Claim, StoreChapter, Violation, expect, expect_equal
 from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
-from holdfast.types import MS, Ask, Grant
+from holdfast.types import MS, AcquireRequest, Grant
 
 chapter = StoreChapter()
 check = chapter.check
@@ -248,7 +248,7 @@ async def a_closed_watch_does_not_swallow_the_wake_up_of_another(world: World) -
     await last.close()
 
 
-async def _watched(world: World) -> tuple[Store, Ask, Grant, Watch]:
+async def _watched(world: World) -> tuple[Store, AcquireRequest, Grant, Watch]:
     """A held key, and a watch on it from another connection."""
     holder = await world.open()
     ask = world.ask(world.fresh_key())

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from holdfast.core.json_size import DEPTH_MAX, TOO_DEEP, too_complex
 from holdfast.errors import BadInput
-from holdfast.runtime.strict_json import NotJson, json_of
+from holdfast.runtime.strict_parsers import NotJson, json_of
 from holdfast.web.problems import FIELD_CHARS_MAX
 
 _SMALL_BYTES: Final = 64 * 1024  # read in a few milliseconds, whatever it holds

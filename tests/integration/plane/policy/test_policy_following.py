@@ -15,7 +15,7 @@ from holdfast.errors import BadInput, Unavailable
 from holdfast.plane.policy.model import PolicySource
 from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import ExerciseSettings, Settings
-from holdfast.runtime.policy_file import edit_policy_file
+from holdfast.runtime.policy_switch import edit_policy_file
 from holdfast.types import NS
 from support.fixtures.databases import until
 from support.harness.policies import ShiftedClock, replica

@@ -276,7 +276,7 @@ async def test_one_that_is_too_old_to_be_relied_on_is_not_handed_out(locks: Lock
 async def test_one_whose_place_in_this_process_is_taken_is_given_back(locks: Locks, database: SqliteDatabase) -> None:
     claims = ClaimedLeases(locks, WORKER_JOB)
     await claimed(claims, database, "a")
-    place = locks.ports.runtime.gate.place(WORKER_JOB.key(job="a"))
+    place = locks.ports.runtime.mutexes.entry(WORKER_JOB.key(job="a"))
     assert await place.enter(0)
     try:
         assert await claims.take(WORKER_JOB.lock(locks, job="a")) is None

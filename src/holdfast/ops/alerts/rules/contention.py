@@ -29,7 +29,7 @@ from holdfast.ops.alerts.plan import Plan
 from holdfast.ops.alerts.promql import PROCESS, any_of
 from holdfast.ops.alerts.thresholds import ENVELOPE_SHARE, FASTER, FLOOR_SHARE, QUANTILE, VOLUME, WAVE, wave_fano
 from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
-from holdfast.runtime.lock_statistics import BUCKETS
+from holdfast.runtime.statistics import BUCKETS
 from holdfast.types import NS
 
 MEASURED: Final[Mapping[str, tuple[str, str]]] = {

@@ -10,7 +10,7 @@ from holdfast.ops.runbooks.evidence.locks import span
 from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
 from holdfast.ops.runbooks.evidence.plane import PendingFact, RetryFact
 from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity
-from holdfast.runtime.lock_statistics import BUCKETS
+from holdfast.runtime.statistics import BUCKETS
 
 FANO: Final = 4.0
 """Variance over mean of retries per bucket: 1 for random retries, this value or more in waves."""

@@ -24,7 +24,7 @@ from holdfast.plane.db.notifier import check_channel
 from holdfast.plane.db.ports import Row, Work
 from holdfast.plane.db.sqlite.read_only import Look, check_there, look_at
 from holdfast.plane.db.statements import compiled
-from holdfast.runtime.private_files import create_private
+from holdfast.runtime.durable_files import create_private
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite.errors import code_of, is_busy, translated
 from holdfast.stores.sqlite.mounts import file_system, is_shared

@@ -18,7 +18,7 @@ from holdfast.stores.memory.table import MemoryTable, TableSnapshot
 from holdfast.testing.sim.environment.clock import SimClock
 from holdfast.testing.sim.environment.loop import SimLoop
 from holdfast.testing.sim.environment.network import Network, Server
-from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Holding, Renewal
+from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Holding, Renewal
 
 Note = Callable[[Record], None]
 
@@ -37,7 +37,7 @@ class LeaseServer(Server):
         self._backup: TableSnapshot | None = None
         self._unlisten: list[Callable[[], None]] = []
 
-    def acquire(self, ask: Ask) -> Grant | Busy:
+    def acquire(self, ask: AcquireRequest) -> Grant | Busy:
         """One step on the table."""
         answer = self.table.acquire(ask)
         if isinstance(answer, Grant):
@@ -105,7 +105,7 @@ class LeaseServer(Server):
 
     def _serve_others(self) -> None:
         """Grant a lock that has nothing to do with this world."""
-        self.table.acquire(Ask("a lock of others", "nobody waits for it", "others", "", ttl_ns=0))
+        self.table.acquire(AcquireRequest("a lock of others", "nobody waits for it", "others", "", ttl_ns=0))
 
     def record(self, kind: EventKind, key: str, fence: int | None, owner: str = "") -> None:
         """Write down what happened here, now."""
@@ -158,7 +158,7 @@ class SimStore:
         """What it can do: the same as the memory store."""
         return CAPABILITIES
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`."""
         sent = self._network.loop.now_ns
         answer: Grant | Busy = await self.call("acquire", ask.key, lambda: self._server.acquire(ask), timeout_ns)
@@ -186,7 +186,7 @@ class SimStore:
         answer: bool = await self.call("release", key, lambda: self._server.release(key, token, keep_ns), timeout_ns)
         return answer
 
-    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+    async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         """See `ports.TakesMany`."""
         sent, asked = self._network.loop.now_ns, list(asks)
         answers: list[Grant | Busy] = await self.call(

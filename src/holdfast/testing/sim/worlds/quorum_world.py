@@ -35,7 +35,7 @@ from holdfast.testing.sim.worlds.faults import Fault
 from holdfast.testing.sim.worlds.node_faults import NodeTrouble
 from holdfast.testing.sim.worlds.profile import Scene
 from holdfast.testing.sim.worlds.sessions import Session
-from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Holding, Renewal
+from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Holding, Renewal
 
 if TYPE_CHECKING:
     from holdfast.testing.sim.worlds.world import SimWorld
@@ -81,7 +81,7 @@ class SimQuorumStore(SimStore):
         """What a quorum of such nodes can do."""
         return quorum_capabilities([CAPABILITIES] * len(self._parts))
 
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+    async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`."""
         sent = self._network.loop.now_ns
         try:
@@ -209,7 +209,7 @@ class QuorumScene(Scene):
         """For how long keys were taken, as far as their holders were told."""
         return self.tenancy.all_freed(self.world.loop.now_ns)
 
-    def handed_out(self, ask: Ask, grant: Grant, sent_ns: int) -> None:
+    def handed_out(self, ask: AcquireRequest, grant: Grant, sent_ns: int) -> None:
         """The quorum has given a key to somebody. The same grant told twice is one.
 
         If an operator broke the lock while it was being given, votes of this very grant are broken. Somebody else may
@@ -236,7 +236,7 @@ class QuorumScene(Scene):
             self._forced_ns[key] = now
             self.world.note(Record(EventKind.FORCED, now, key, owner="operator", fence=max(fences)))
 
-    def left_nothing(self, ask: Ask) -> None:
+    def left_nothing(self, ask: AcquireRequest) -> None:
         """Somebody was turned away, and told that nothing of it is left.
 
         A request that the network repeats may leave something, and so may an earlier one that was given up.

@@ -351,7 +351,7 @@ class SimWorld:
                     await asyncio.sleep(0.5)
             if kept := host.locks.manager.keeper.lease_records():
                 self.complain(host.name, f"the keeper still looks after {len(kept)} leases that nobody has")
-            if lines := host.locks.runtime.gate.lines:
+            if lines := host.locks.runtime.mutexes.queues:
                 self.complain(host.name, f"the local mutex is still taken: {list(lines)}")
 
     def _end(self) -> None:

@@ -1,20 +1,58 @@
-"""JSON that somebody wrote, read or refused. Pure.
+"""JSON and TOML of users, parsed strictly: a value, or an error that names the problem. Pure.
 
-Promises: whatever the text is, the answer is a value or `NotJson` with what is wrong, and no other error. What is read
-means one thing: a name that stands twice in an object is refused, at any depth, because one of its two values would be
-lost without a word; so are NaN and infinities, which JSON does not have. Where such a thing stands is said.
+Promises: whatever the text is, the answer is a value, or `NotJson` or `NotToml` with the problem, and no other error.
+The parsers of the standard library answer a number of five thousand digits, and deeply nested brackets, with errors of
+the interpreter.
 
-The standard library takes the last of two values, reads NaN, and answers a number of five thousand digits and brackets
-within brackets with errors of the interpreter.
+JSON: a name that occurs twice in an object is refused at any depth, because one of its two values would be lost. So are
+NaN and infinities, which JSON does not have. The error names the field.
+
+TOML: a whole number has at most 64 bits, as TOML demands of its readers, so that it can be shown, compared and stored.
+Tables and lists are at most `TOML_DEPTH_MAX` deep, so that code can walk through them.
 """
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.core.json_size import DEPTH_MAX, TOO_DEEP
+
+TOML_DEPTH_MAX: Final = 50
+_WHOLE_MAX: Final = 2**63 - 1
+
+
+class NotToml(ValueError):
+    """A text is no TOML; `str()` says why, and where if that is known."""
+
+
+def toml_of(text: str) -> dict[str, Any]:
+    """The table that a text is, or `NotToml`."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise NotToml(str(error)) from None
+    except ValueError:  # of `int`, which reads no more than some thousand digits
+        raise NotToml("has a number of too many digits") from None
+    except RecursionError:
+        raise NotToml(f"is nested too deeply, use at most {TOML_DEPTH_MAX} levels") from None
+    _check(table)
+    return table
+
+
+def _check(table: dict[str, Any]) -> None:
+    level: list[Any] = [table]
+    for _ in range(TOML_DEPTH_MAX):
+        inside = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]
+        if any(isinstance(each, int) and not -_WHOLE_MAX - 1 <= each <= _WHOLE_MAX for each in inside):
+            raise NotToml("has a whole number that does not fit into 64 bits")
+        level = [each for each in inside if isinstance(each, dict | list)]
+        if not level:
+            return
+    raise NotToml(f"is nested too deeply, use at most {TOML_DEPTH_MAX} levels")
+
 
 _TOO_DEEP: Final = (TOO_DEEP, f"use at most {DEPTH_MAX} levels of lists and objects within each other")
 _TOO_MANY_DIGITS: Final = ("has a number of too many digits", "use a shorter one, or a text")

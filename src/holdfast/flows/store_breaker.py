@@ -1,4 +1,4 @@
-"""Whether the store is worth asking, and how it answered lately. Wraps the pure breaker with its clock and chance."""
+"""The circuit breaker of one store, with its latest failure and renewals. Adds clock and chance to the pure breaker."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from holdfast.types import Instant, elapsed_ns
 _log = logging.getLogger("holdfast")
 
 
-class StoreHealth:
-    """The breaker of one store, shared by everything in this process that acquires from it.
+class StoreBreaker:
+    """Shared by all callers of this process that acquire leases from the store.
 
-    Plain assignments, no mutex: two callers that race here can at worst let one probe too many through.
+    Plain assignments, no mutex: two callers that race here let at most one probe too many through.
     """
 
     __slots__ = ("_breaker", "_clock", "_congested", "_entropy", "_stuck_ns", "_trouble", "failure", "renewals")
@@ -31,19 +31,19 @@ class StoreHealth:
         self._clock = clock
         self._entropy = entropy
         self._trouble = Trouble(_log, "the lease store does not answer", "the lease store answers again")
-        self.failure: StoreFailure | None = None  # the last one
-        self.renewals: deque[RenewalRequest] = deque(maxlen=8)  # the last ones, for whoever asks why a lease was lost
+        self.failure: StoreFailure | None = None  # the latest
+        self.renewals: deque[RenewalRequest] = deque(maxlen=8)  # the latest, for the diagnosis of a loss
 
     @property
     def open(self) -> bool:
         """Whether callers are being refused."""
         return self._breaker.open
 
-    def admit(self, patience_ns: int) -> None:
-        """Return when a caller may ask the store; raise `Unavailable` at once when it should not bother."""
+    def admit(self, timeout_ns: int) -> None:
+        """Return when a caller may ask the store; raise `Unavailable` when it should not."""
         if self._breaker.failures == 0:
             return
-        self._breaker, admitted = circuit_breaker.admit(self._breaker, self._clock.now().mono, patience_ns)
+        self._breaker, admitted = circuit_breaker.admit(self._breaker, self._clock.now().mono, timeout_ns)
         if not admitted:
             raise Unavailable("the store has been failing; not asking again before it has had time to recover")
 
@@ -57,8 +57,8 @@ class StoreHealth:
     def failed(self, error: BackendError) -> None:
         """The store did not answer.
 
-        A congested store does not count until it has answered nothing for the time of one more request: then it has
-        failed like any other, and the error is no longer `congested`.
+        A congested store counts as failed when it has answered nothing for the time of one more request. Then the
+        error is no longer `congested`.
         """
         now = self._clock.now()
         self.failure = StoreFailure(now.mono, f"{type(error).__name__}: {error}")

@@ -1,11 +1,14 @@
-"""What is said to be on the disk is on the disk: files, and the names that they are found by.
+"""Durable and private files: content and names that survive a loss of power, readable by their owner only.
 
-Promises: when one of these returns, a loss of power does not undo it. A name (of a file that was made or renamed, of a
-directory) is kept by the directory that it stands in, and is only safe when that directory was synced too: a file whose
-content was synced may otherwise come back under its old name, or under none.
+Promises: when a function here returns, a loss of power does not undo its work. The directory of a file keeps the file's
+name, so a new or renamed file is safe only when its directory was synced too. Otherwise a file with synced content may
+come back under its old name, or under none. A file that Holdfast makes has mode 0600, whatever the umask, because
+payloads of jobs, tokens and lease history are in these files, and a user who may open a SQLite file for reading can
+block its writers. SQLite gives `-wal` and `-shm` the mode of the database. An existing file keeps its mode, so an
+operator can share it by creating it first. A process warns once about a file that every user of the host can open.
 
-Does not promise more than the disk does: one that says that it has written what is still in its own cache loses it. A
-file system that cannot sync directories (some network ones) keeps names in its own way.
+Does not promise more than the disk does: a disk that reports cached data as written loses it. Some network file systems
+cannot sync directories. Systems without such modes (Windows) are not covered.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Final
-
-from holdfast.runtime.private_files import PRIVATE_DIRECTORY
 
 try:
     import fcntl
@@ -25,6 +28,9 @@ except ImportError:  # Windows
     _FULL_SYNC: int | None = None
 else:
     _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync stops at the drive's own cache
+
+PRIVATE: Final = 0o600
+PRIVATE_DIRECTORY: Final = 0o700
 
 _NO_FULL_SYNC: Final = {errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}
 _NO_DIRECTORY_SYNC: Final = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
@@ -90,3 +96,46 @@ def replace_file(place: Path, data: bytes, mode: int) -> None:
             Path(draft).unlink()
         raise
     sync_directory(place.parent)
+
+
+_warned: set[Path] = set()
+
+
+def create_private(path: str | os.PathLike[str]) -> None:
+    """Make an empty file if there is none, and warn about one that every user of the host can reach.
+
+    An error is left to the caller, who opens the file next and reports it in its own words.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        place = Path(path).resolve()  # a link may point to a file that is not there yet
+        try:
+            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+        except FileExistsError:
+            _warn_if_exposed(place)
+            return
+        try:
+            set_mode(descriptor, PRIVATE)
+        finally:
+            os.close(descriptor)
+
+
+def set_mode(descriptor: int, mode: int) -> None:
+    """Give a file that was just made its mode, which the umask may have narrowed."""
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, mode)
+
+
+def _warn_if_exposed(place: Path) -> None:
+    mode = stat.S_IMODE(place.stat().st_mode)
+    reachable = place.parent.stat().st_mode & stat.S_IXOTH
+    if os.name != "posix" or not mode & stat.S_IRWXO or not reachable or place in _warned:
+        return
+    if not os.access(place, os.W_OK):
+        return  # opening it fails, which says more
+    _warned.add(place)
+    warnings.warn(
+        f"{place} can be opened by every user of this host (mode {mode:04o}), who can read it or block its writers: "
+        f"use chmod 600 on it and on the files beside it, or 660 to share it with its group",
+        RuntimeWarning,
+        stacklevel=2,
+    )
