@@ -47,6 +47,15 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("plane.settings.settings", "plane.policy.escalation_rules"): "the rules of escalation are a setting; pure values",
 }
 
+# SQLite is imported by the packages that are about it, and by these modules.
+SQLITE_PACKAGES = ("plane.db.sqlite", "stores.sqlite", "guards", "testing", "drills")
+SQLITE_MODULES: dict[str, str] = {
+    "plane.db.open": "it opens the database that a URL names",
+    "plane.db.statements": "SQLite's own parser finds the end of a trigger",
+    "leases.ownership": "users pass their own connection",
+    "cli.lease_stores": "it tells a lease store and a plane apart that are in one file",
+}
+
 # What may be imported from outside the package where decisions are pure.
 PURE = {
     *("__future__", "abc", "ast", "bisect", "collections", "contextlib", "dataclasses", "datetime", "difflib", "enum"),
@@ -187,6 +196,18 @@ def test_decisions_and_flows_never_read_the_wall_clock() -> None:
         and ast.unparse(node.func.value).split(".")[-1] in {"datetime", "date"}
     ]
     assert wrong == []
+
+
+def test_only_the_packages_for_sqlite_import_it() -> None:
+    found = {
+        (name_of(path), str(each))
+        for path in modules()
+        if not any(name_of(path) == each or name_of(path).startswith(f"{each}.") for each in SQLITE_PACKAGES)
+        for each in imports(path)
+        if each.outside == "sqlite3" or module_in(each.target).startswith(("plane.db.sqlite", "stores.sqlite"))
+    }
+    assert [text for module, text in sorted(found) if module not in SQLITE_MODULES] == []
+    assert SQLITE_MODULES.keys() == {module for module, _ in found}
 
 
 def test_threads_and_loops_stay_in_their_packages() -> None:

@@ -66,6 +66,10 @@ class Brittle:
     def dialect(self) -> Dialect:
         return self.inner.dialect
 
+    @property
+    def file(self) -> str | None:
+        return self.inner.file
+
     async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         self._reach()
         return await self.inner.write(work, checked=checked, lasting=lasting)

@@ -71,6 +71,14 @@ class Tx(Protocol):
         ...
 
 
+class SharedTx(Tx, Protocol):
+    """A transaction that leases in the same database can join (`RidesAlong`)."""
+
+    def step(self, step: Callable[[Any], T]) -> T:
+        """Run a step with the connection of the transaction, which the step must not end."""
+        ...
+
+
 Work: TypeAlias = Callable[[Tx], Awaitable[T]]
 
 
@@ -96,6 +104,11 @@ class Database(Protocol):
     @property
     def dialect(self) -> Dialect:
         """Which SQL it speaks."""
+        ...
+
+    @property
+    def file(self) -> str | None:
+        """The path of the file that it is; None: it is a server."""
         ...
 
     async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:

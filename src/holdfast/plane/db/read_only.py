@@ -38,6 +38,11 @@ class ReadOnlyDatabase:
         """See `ports.Database`."""
         return self._database.dialect
 
+    @property
+    def file(self) -> str | None:
+        """See `ports.Database`."""
+        return self._database.file
+
     async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         """Refused. Commands that look have nothing to write but tables that are missing."""
         raise SchemaMissing("the database does not have all tables of a plane")

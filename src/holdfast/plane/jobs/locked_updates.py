@@ -158,8 +158,8 @@ class LockedChanges:
     async def _moment(self) -> TransactionLocks | None:
         """How locks are had within a transaction of the job's own, where both lie in one file."""
         if not self._looked:
-            store, path = self._locks.ports.store, getattr(self._store.database, "path", None)
-            if isinstance(store, LocksInTransaction) and isinstance(path, str):
+            store, path = self._locks.ports.store, self._store.database.file
+            if isinstance(store, LocksInTransaction) and path is not None:
                 self._inside = store.within(path)
             if self._inside is not None:
                 await store.ping(self._locks.ports.request_timeout_ns)  # the tables are there from now on

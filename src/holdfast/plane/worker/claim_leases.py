@@ -21,8 +21,7 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.core.ports import AcquiresMany, SharesTransactions
 from holdfast.errors import BackendError
-from holdfast.plane.db.ports import Tx
-from holdfast.plane.db.sqlite.connection import SqliteTx
+from holdfast.plane.db.ports import SharedTx, Tx
 from holdfast.plane.locks.registry import LockFamily
 from holdfast.types import NS, AcquireRequest, Grant, Instant, elapsed_ns
 
@@ -69,7 +68,7 @@ class ClaimedLeases:
             for job in sorted({*keys})
         ]
         self._asked += asks
-        answers = cast("SqliteTx", tx).step(store.granting(asks))
+        answers = cast("SharedTx", tx).step(store.granting(asks))
         self._got = [_Claimed(each, sent) for each in answers if isinstance(each, Grant)]
 
     def done(self) -> None:

@@ -56,6 +56,7 @@ class PostgresDatabase:
     """See `ports.Database`. Nothing is sent before the first call."""
 
     dialect: Literal["postgres"] = "postgres"
+    file: None = None
 
     def __init__(
         self,

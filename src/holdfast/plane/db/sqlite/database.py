@@ -79,7 +79,7 @@ class SqliteDatabase:
         for name, number in (("readers", readers), ("queue_max", queue_max), ("group_max", group_max)):
             if number < 1:
                 raise BadInput(name, f"{number} is too few", "give at least 1")
-        self.path = str(Path(path).absolute())
+        self.path = self.file = str(Path(path).absolute())
         warn_if_shared(self.path)
         self._file = PlaneFile(self.path, looks=looks)
         self._synchronous: Synchronous = synchronous

@@ -89,6 +89,7 @@ class SimDatabase:
     """See `ports.Database`, and the module."""
 
     dialect: Literal["sqlite"] = "sqlite"
+    file: None = None
 
     def __init__(self, network: Network, server: DatabaseServer, host: str, patience_ns: int) -> None:
         """`patience_ns`: after which an answer that has not come is given up, and the outcome is unknown."""
