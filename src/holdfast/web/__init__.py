@@ -1,1 +1,1 @@
-"""The plane over HTTP. `api.create_app` makes the application; it decides nothing that the shell could not."""
+"""The plane over HTTP. `app.create_app` makes the application; it can do nothing that the command line cannot."""

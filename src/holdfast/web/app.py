@@ -1,10 +1,10 @@
-"""The HTTP API: versioned under `/api/v1`, described at `/openapi.json`, with health, metrics and a page beside it.
+"""The HTTP API under `/api/v1`, described at `/openapi.json`, with health, metrics and the status page.
 
-Promises: every route of the API demands a role; every answer that is not a success is a problem (`problems`); what is
-acknowledged is committed. The interactive documentation is off unless asked for, because it loads scripts from
-elsewhere.
+Promises: every route of the API requires a role. Every error is a problem document (`problems`). An acknowledged
+command is committed. The interactive documentation is off by default, because it loads scripts from other sites.
 
-Health, readiness and metrics alone, for processes without the API: the same routes, the same rules of access.
+`create_probe` makes an application with health, readiness and metrics alone, for processes without the API: the same
+routes with the same access rules.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def create_app(
     process_health: ProcessHealth | None = None,
     rates: Rates | None = None,
 ) -> FastAPI:
-    """The application. `service` is opened and closed by the caller; `access` says who gets in.
+    """The application. The caller opens and closes `service`; `access` authenticates requests.
 
     `process_health`: the health of the process, if it has more than the service; `rates` limits requests per caller.
     """
@@ -60,7 +60,7 @@ def create_app(
 
 
 def description() -> dict[str, Any]:
-    """The OpenAPI document, which is the same for every plane."""
+    """The OpenAPI document, the same for every plane."""
     return _routed(docs=False).openapi()
 
 
@@ -83,7 +83,7 @@ def _routed(*, docs: bool) -> FastAPI:
 
 
 def needed() -> dict[str, Needs]:
-    """What each operation that takes a token needs, by its name."""
+    """The required role of each operation that takes a token, by its name."""
     routers: tuple[APIRouter, ...] = (*ROUTERS, health.router)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     asked = ((route.name, each.dependency) for route in routes for each in route.dependencies)
@@ -95,7 +95,7 @@ def _operation(route: APIRoute) -> str:
 
 
 class _Description:
-    """The OpenAPI document: made once, with problems instead of the framework's own errors."""
+    """The OpenAPI document: created once, with problem documents instead of the framework's errors."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
@@ -115,7 +115,7 @@ class _Description:
 
 
 def create_probe(process_health: ProcessHealth, access: Access) -> FastAPI:
-    """The application. What `process_health` speaks of is opened and closed by the caller."""
+    """The application. The caller opens and closes the components behind `process_health`."""
     app = FastAPI(
         title="Holdfast probe",
         docs_url=None,

@@ -1,4 +1,4 @@
-"""Cursors: where a page ended, as opaque text. Not a secret and not trusted: it says a place, and gives no rights."""
+"""Cursors of pages as opaque text. Not secret and not trusted: a cursor is a position and grants no rights."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TEXT_MAX: Final = 600
 
 
 def cursor_of(kind: str, text: str, number: int) -> str:
-    """The cursor for a place in a list of this kind."""
+    """The cursor of a position in a list of this kind."""
     return base64.urlsafe_b64encode(json.dumps([kind, text, number]).encode()).decode().rstrip("=")
 
 
 def place_in(kind: str, cursor: str) -> tuple[str, int]:
-    """The place that a cursor names, or `BadInput`: damaged, or of another list."""
+    """The position in a cursor. `BadInput`: it is damaged, or belongs to another list."""
     try:
         found = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True))
         known, text, number = found
@@ -28,12 +28,12 @@ def place_in(kind: str, cursor: str) -> tuple[str, int]:
     except (ValueError, TypeError, RecursionError, binascii.Error):
         right, text, number = False, "", 0
     if not right:
-        raise BadInput("cursor", "is not a place in this list", "pass on what the page before said, unchanged")
+        raise BadInput("cursor", "is not a cursor of this list", "pass on the cursor of the page before, unchanged")
     return text, number
 
 
 def after(kind: str, cursor: str | None) -> Place:
-    """The place after which a list of jobs or letters goes on."""
+    """The position after which a page of jobs or letters starts."""
     if cursor is None:
         return AFTER_ALL
     text, number = place_in(kind, cursor)

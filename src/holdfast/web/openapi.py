@@ -1,11 +1,11 @@
-"""What each operation answers, for the OpenAPI document: statuses, headers and problems. Pure.
+"""The responses of each operation for the OpenAPI document: statuses, headers and problems. Pure.
 
-Promises: an operation lists what it answers and nothing else; a test provokes every answer that is listed, and every
-test of the API checks its answers against this. What depends on the kind of an operation (whether it takes a token, a
-body, a role) is worked out here; what is its own is in the table.
+Promises: an operation lists exactly the responses that it sends. A test provokes every listed response, and every test
+of the API checks its responses against this. Responses that follow from the kind of an operation (whether it takes a
+token, a body, a role) are computed here; its own are in the table.
 
-Two things are said once for all, because they belong to no operation: another method than those of an address is 405,
-and what cannot be read as HTTP at all is 400.
+Two responses are described once, because they belong to no operation: another method than those of an address is 405,
+and a request that is not valid HTTP is 400.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from holdfast.web.middleware.authorization import Needs
 Document: TypeAlias = dict[str, Any]
 
 ABOUT: Final = """\
-Every answer of an operation has an `X-Request-Id`; each that is not a success is a problem (RFC 9457) with a `code` for
-programs. `HEAD` works wherever `GET` does. Another method than those of an address is 405, and `Allow` names those.
-What cannot be read as HTTP at all is 400. The role that an operation takes stands after `HTTPBearer` in `security`."""
+Every response of an operation has an `X-Request-Id`; each error is a problem (RFC 9457) with a `code` for programs.
+`HEAD` works wherever `GET` does. Another method than those of an address is 405, and `Allow` lists them. A request that
+is
+not valid HTTP is 400. The required role of an operation follows `HTTPBearer` in `security`."""
 
 OWN: Final[Mapping[str, Mapping[int, str]]] = {
     "submit": {409: "The id is taken, or the idempotency key was used for another job."},
     "job": {404: "There is no such job."},
     "events": {404: "There is no such job."},
     "cancel": {404: "There is no such job."},
-    "retry": {404: "There is no such job.", 409: "It is not over, or has no dead letter."},
+    "retry": {404: "There is no such job.", 409: "It has not finished, or has no dead letter."},
     "dead_letter": {404: "There is no such dead letter."},
-    "retry_letter": {404: "There is no such dead letter, or it is not of a job."},
+    "retry_letter": {404: "There is no such dead letter, or it does not belong to a job."},
     "forget_letter": {404: "There is no such dead letter."},
     "snapshot": {404: "No snapshot was written yet."},
     "limits": {404: "There is no such tenant for you."},
@@ -47,39 +48,39 @@ OWN: Final[Mapping[str, Mapping[int, str]]] = {
     "cancel_run": {404: "There is no such run."},
     "rerun_run": {
         404: "There is no such run.",
-        409: "It is not over, or the idempotency key was used for another run.",
+        409: "It has not finished, or the idempotency key was used for another run.",
     },
-    "approval": {404: "Nothing of this id waits, or waited, for a person."},
+    "approval": {404: "There is no approval with this id."},
     "approve": {
-        403: "Whoever asked for something cannot decide about it.",
-        404: "Nothing of this id waits, or waited, for a person.",
-        409: "It cannot be decided like this: `reason` says why, and `retryable` whether asking again may help.",
+        403: "Requesters cannot decide about their own requests.",
+        404: "There is no approval with this id.",
+        409: "This decision is not possible: `reason` says why, and `retryable` whether a retry may help.",
     },
     "reject": {
-        403: "Whoever asked for something cannot decide about it.",
-        404: "Nothing of this id waits, or waited, for a person.",
-        409: "It cannot be decided like this: `reason` says why, and `retryable` whether asking again may help.",
+        403: "Requesters cannot decide about their own requests.",
+        404: "There is no approval with this id.",
+        409: "This decision is not possible: `reason` says why, and `retryable` whether a retry may help.",
     },
-    "acquire": {409: "Somebody has it, or a writer waits for it: ask again after `Retry-After`."},
-    "renew": {409: "The token is not that of a present holder."},
-    "release": {409: "The token is not that of a present holder."},
-    "healthz": {503: "The process does not do its work, and a restart would help: `reasons` says why."},
-    "readyz": {503: "It cannot be given work now: `parts` says what is in the way."},
+    "acquire": {409: "It is held, or a writer waits for it: retry after `Retry-After`."},
+    "renew": {409: "The token is not that of a current holder."},
+    "release": {409: "The token is not that of a current holder."},
+    "healthz": {503: "The process does not work, and a restart would help: `reasons` says why."},
+    "readyz": {503: "It cannot take work now: `parts` names the failing components."},
 }
 
 LOCATED: Final = frozenset({"submit", "retry", "retry_letter", "start_run", "rerun_run"})
-"""Whose success says where the thing is that was made, or was there."""
+"""Operations whose success has a `Location` header."""
 
 RETRIED: Final[Mapping[str, bool]] = {"acquire": True, "approve": False, "reject": False}
-"""Whose 409 says when to ask again; whether each of them does."""
+"""Operations whose 409 has a `Retry-After` header; True: always."""
 
 _HEADERS: Final[Mapping[str, tuple[str, str]]] = {
-    "X-Request-Id": ("string", "The id of this request: yours if you sent a usable one. The server's log has it too."),
-    "Retry-After": ("integer", "After how many seconds to ask again."),
-    "Location": ("string", "Where it is."),
-    "WWW-Authenticate": ("string", "How to prove who asks."),
-    "Allow": ("string", "The methods that this address knows."),
-    "Accept": ("string", "What can be read."),
+    "X-Request-Id": ("string", "The id of this request: yours, if you sent a valid one. The server's log has it too."),
+    "Retry-After": ("integer", "Seconds until a retry."),
+    "Location": ("string", "The address of the object."),
+    "WWW-Authenticate": ("string", "How to authenticate."),
+    "Allow": ("string", "The methods of this address."),
+    "Accept": ("string", "The accepted content type."),
 }
 
 _STRANGE: Final = (
@@ -99,7 +100,7 @@ _NAMES: Final[Mapping[int, str]] = {
 
 
 def complete(document: Document, needed: Mapping[str, Needs]) -> Document:
-    """A document of the framework's, with what is answered. `needed`: what operations need, by their names."""
+    """The framework's document with the responses added. `needed`: the required roles of operations, by name."""
     document["info"]["description"] = ABOUT
     document["components"]["responses"] = _shared()
     for operations in document["paths"].values():
@@ -119,13 +120,13 @@ def complete(document: Document, needed: Mapping[str, Needs]) -> Document:
 def _shared() -> Document:
     made = {
         400: problem("The body cannot be read."),
-        401: problem("No token, or one that is not known.", {"WWW-Authenticate": True}),
-        405: problem("This address does not know that method.", {"Allow": True}),
-        413: problem("The body is too long."),
+        401: problem("No token, or an unknown one.", {"WWW-Authenticate": True}),
+        405: problem("This address does not support that method.", {"Allow": True}),
+        413: problem("The body is too large."),
         415: problem("The body is not JSON.", {"Accept": True}),
-        422: problem("Something cannot be right: `errors` names each, and says what would be."),
-        429: problem("Too many requests of this caller.", {"Retry-After": True}),
-        500: problem("Something went wrong here."),
+        422: problem("The request is invalid: `errors` names each field and its fix."),
+        429: problem("Too many requests from this caller.", {"Retry-After": True}),
+        500: problem("Internal error."),
         503: problem("The plane, or a store of it, cannot serve now.", {"Retry-After": True}),
     }
     return {_NAMES[status]: said for status, said in made.items()}
@@ -142,7 +143,7 @@ def _refusals(method: str, operation: Document, forbidden: list[str], *, secured
     made: dict[int, Document | None] = {403: problem(" ".join(said)), 422: None, 500: None}
     if secured:
         made |= {401: None, 429: None}
-        made |= {} if name == "counted" else {503: None}  # what is counted here is told to the end
+        made |= {} if name == "counted" else {503: None}  # metrics are served until the process ends
     if method != "get":
         made |= {413: None, 415: None}
     if "requestBody" in operation:
@@ -172,7 +173,7 @@ def _names_a_tenant(document: Document, operation: Document) -> bool:
 
 
 def problem(text: str, headers: Mapping[str, bool] | None = None) -> Document:
-    """A refusal. `headers`: which it has besides those of every answer, and whether each time."""
+    """An error response. `headers`: those besides the usual ones, and whether it always has them."""
     content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemShown"}}}
     return {"description": text, "headers": _headers(headers or {}), "content": content}
 

@@ -1,8 +1,8 @@
-"""Errors as answers: one table from what went wrong to what is said about it (RFC 9457, `application/problem+json`).
+"""Error responses: one table from exceptions to problem documents (RFC 9457, `application/problem+json`).
 
-Promises: every answer that is not a success has this shape; the status says what the caller may conclude, and
-`Retry-After` when to come back; what the caller sent is named by field and never repeated; nothing of the inside (stack
-traces, addresses of servers) gets out. What is the server's fault is logged, under the request id that the answer has.
+Promises: every error response has this form. The status tells what the caller may conclude, and `Retry-After` when to
+retry. Invalid input is named by field and never repeated. Internals (stack traces, server addresses) are never sent. A
+server error is logged with the request id of the response.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from holdfast.plane.workflows.run_quotas import TooManyRuns
 from holdfast.web.schemas.hints import A_NAME, Wanted
 
 INVALID: Final = 422
-"""What was sent cannot be right. 400 is for what cannot be read at all."""
+"""The request is invalid. 400 is for requests that cannot be read at all."""
 
 CLOSING: Final = "closing"
 NOT_READY: Final = "not-ready"
 FIELD_CHARS_MAX: Final = 200
 _ERRORS_MAX: Final = 50
-# As RFC 9110 names them; Python does from 3.13 on, and an answer is the same under each.
+# As in RFC 9110. Python has these names from 3.13 on; responses are the same under each version.
 _TITLES: Final = {
     413: "Content Too Large",
     414: "URI Too Long",
@@ -55,7 +55,7 @@ _log = logging.getLogger("holdfast.web")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One answer."""
+    """One error response."""
 
     status: int
     code: str  # for programs
@@ -84,7 +84,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is answered to one kind of error. Without `detail`, what the error itself says."""
+    """The response to one kind of error. Without `detail`: the text of the error."""
 
     status: int
     code: str
@@ -92,7 +92,7 @@ class Rule:
 
 
 _UNREACHED: Final = "a store of the plane cannot be reached now; nothing was done"
-_UNKNOWN: Final = "a store of the plane did not answer in time; what was asked may have been done: look, or repeat it"
+_UNKNOWN: Final = "a store of the plane did not answer in time; the operation may have been done: check, or repeat it"
 
 TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
     errors.BadInput: Rule(INVALID, "invalid"),
@@ -114,27 +114,27 @@ TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
     errors.LeaseLost: Rule(503, "lease-lost", "the plane lost a lease while doing this; try again"),
     errors.PolicyDenied: Rule(503, "policy-denied", _UNREACHED),
     errors.Timeout: Rule(503, "outcome-unknown", _UNKNOWN),
-    errors.Misconfigured: Rule(500, "misconfigured", "the plane is not set up to do this"),
+    errors.Misconfigured: Rule(500, "misconfigured", "the plane is not configured for this"),
     errors.BackendError: Rule(503, "unavailable", _UNREACHED),
     errors.RetryLater: Rule(503, "retry-later", "this cannot be done now; try again"),
     errors.Closed: Rule(503, CLOSING, "the plane is shutting down"),
-    errors.HoldfastError: Rule(500, "internal", "something went wrong here"),
+    errors.HoldfastError: Rule(500, "internal", "internal error"),
 }
 
-# What the framework itself refuses.
+# Errors of the framework.
 _PLAIN: Final[Mapping[int, tuple[str, str | None]]] = {
     400: ("unreadable", None),
     403: ("not-allowed", None),
     404: ("not-found", "there is nothing at this address"),
-    405: ("method-not-allowed", "this address does not know that method"),
+    405: ("method-not-allowed", "this address does not support that method"),
     413: ("too-large", None),
 }
 
-UNEXPECTED: Final = Problem(500, "internal", "something went wrong here")
+UNEXPECTED: Final = Problem(500, "internal", "internal error")
 
 
 def problem_of(error: errors.HoldfastError) -> Problem:
-    """What is answered to an error: by its class, or the nearest one above it that is in the table."""
+    """The response to an error: by its class, or its nearest base class in the table."""
     rule = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
     members: dict[str, Any] = {}
     if isinstance(error, errors.BadInput):
@@ -153,7 +153,7 @@ def problem_of(error: errors.HoldfastError) -> Problem:
     wait = _retry_after(error, rule)
     if wait is not None:
         members["retry_after"] = wait
-    # The header has whole seconds; the member is for those who can wait for less.
+    # The header has whole seconds; the body is exact.
     headers = {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
     return Problem(rule.status, rule.code, str(error) if rule.detail is None else rule.detail, members, headers)
 
@@ -167,28 +167,28 @@ def _retry_after(error: errors.HoldfastError, rule: Rule) -> float | None:
 
 
 def invalid(found: Sequence[Mapping[str, Any]], wanted: Wanted) -> Problem:
-    """What is answered to a request that does not fit its description. Names the fields, and repeats no value."""
+    """The response to a request that does not fit its description. Names the fields, and repeats no value."""
     said = [
         {"field": _field(each["loc"]), "problem": str(each["msg"]), "fix": wanted.fix(each["type"], each["loc"])}
         for each in found[:_ERRORS_MAX]
     ]
     named = ", ".join(dict.fromkeys(each["field"] for each in said[:5]))
-    return Problem(INVALID, "invalid", f"these cannot be right: {named}", {"errors": said})
+    return Problem(INVALID, "invalid", f"these are invalid: {named}", {"errors": said})
 
 
 def _field(place: Sequence[str | int]) -> str:
-    """`body.labels.team` is `labels.team`; an unknown name is shown no longer than a known one could be."""
+    """`body.labels.team` is `labels.team`; an unknown name is cut to the length of known ones."""
     parts = [str(part) for part in place[1:] if part != A_NAME] or [str(place[0])]
     return ".".join(parts)[:FIELD_CHARS_MAX]
 
 
 def request_id_of(request: Request) -> str:
-    """The id of the request, as the intake gave it."""
+    """The id of the request from the intake."""
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
 def logged(problem: Problem, error: BaseException, request_id: str) -> Problem:
-    """The problem itself; the error is logged if it is not the caller's, and the end of a process is no error."""
+    """Return the problem; log the error unless it is the caller's fault or the process shuts down."""
     if problem.status >= 500 and problem.code != CLOSING:
         level = logging.ERROR if problem.status == 500 else logging.WARNING
         say(_log, level, "a request failed", error, status=problem.status, code=problem.code, request=request_id)
@@ -196,7 +196,7 @@ def logged(problem: Problem, error: BaseException, request_id: str) -> Problem:
 
 
 def _known(request: Request) -> dict[str, Any]:
-    """The operations of an address by their methods. The framework names those of the first route that it tried."""
+    """The operations of an address by their methods. The framework names only those of the first matching route."""
     known: dict[str, Any] = {}
     for template, operations in request.app.openapi()["paths"].items():
         if compile_path(template)[0].match(request.scope["path"]):
@@ -205,12 +205,12 @@ def _known(request: Request) -> dict[str, Any]:
 
 
 def _allowed(methods: Collection[str]) -> list[str]:
-    """Whatever can be got can be asked for its head."""
+    """The methods, with HEAD wherever GET is supported."""
     return sorted({*methods, "HEAD"} if "GET" in methods else methods)
 
 
 def install(app: FastAPI) -> None:
-    """Make the application answer with problems."""
+    """Make the application send problem documents."""
 
     async def ours(request: Request, error: Exception) -> Response:
         if not isinstance(error, errors.HoldfastError):

@@ -1,9 +1,8 @@
-"""The page at `/` and the files that it is made of, as they lie in `static`: no build step, and nothing from elsewhere.
+"""The status page at `/` and its files from the folder `static`: no build step, no other sources.
 
-Promises: the page runs no script and loads nothing that is not in that folder, and may be framed by nobody (the headers
-say so to the browser); what it shows is written as text alone (the browser refuses markup from scripts). Holds no data
-and no secrets, so it needs no token: what it shows, it asks the API for. A browser keeps the files and asks each time
-whether they are still right.
+Promises: the page runs only scripts and loads only files from that folder, and no page may frame it (by its headers).
+It writes values as text (the browser refuses markup from scripts). The files contain no data and no secrets, so they
+need no token: the page reads its data from the API. Browsers cache the files and revalidate them each time.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _TAGS: Final[Mapping[str, str]] = {
 }
 
 PATHS: Final = frozenset(_CONTENT)
-"""What is served to everybody."""
+"""Paths that need no token."""
 
 
 async def _asset(request: Request) -> Response:

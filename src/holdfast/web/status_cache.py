@@ -1,12 +1,12 @@
-"""What a plane looks like, read once for all who watch it.
+"""The status of a plane, read once for all of its observers.
 
-Promises: however many watch, the plane is read once each `interval`, and not at all while nobody does; those of one
-tenant share what is read for it, and everybody shares what is not of a tenant. Counting every job takes a fiftieth of
-the time at most, however many are stored, and nobody waits for it. That a store does not answer is said within
-`PATIENCE_S`; what others say is shown all the same. Whoever waits first reads for the rest, and if they go away, the
-next one does: nothing has to be started or stopped, and a server that ends waits for one reading at most.
+Promises: the plane is read at most once each `interval`, however many clients observe it, and not at all without
+observers. Clients of one tenant share the data of that tenant, and all clients share the rest. Counting every job takes
+at most a fiftieth of the time, and no client waits for it. A store that does not answer is reported within
+`PATIENCE_S`, and the other data is shown. The first waiting client reads for the others; if it disconnects, the next
+one does. So nothing has to be started or stopped, and a server that shuts down waits for one read at most.
 
-Clock: the event loop's, for the interval; the plane's wall clock, for what is shown.
+Clock: the event loop's, for the interval; the plane's wall clock, for the data.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log: Final = logging.getLogger("holdfast.web")
 
 
 class _Kept(Generic[T]):
-    """Something that is read by one for all who ask, and at most once each `rest` seconds."""
+    """A value that one client reads for all, at most once each `rest` seconds."""
 
     def __init__(self, read: Callable[[], Awaitable[T]], rest: float) -> None:
         self._read, self._rest = read, rest
@@ -72,7 +72,7 @@ class _Kept(Generic[T]):
 
 
 class _Count:
-    """The last tally. A new one is taken when somebody asks, but not more often than a share of the time allows."""
+    """The last counts. New ones are read on demand, but only for a limited share of the time."""
 
     def __init__(self, read: Callable[[], Awaitable[JobCounts | None]], rest: float) -> None:
         self._read, self._rest = read, rest
@@ -81,7 +81,7 @@ class _Count:
         self._last: JobCounts | None = None
 
     async def get(self) -> JobCounts | None:
-        """The one that can be had without much waiting; None: none was taken yet, or not lately."""
+        """The counts that are available without a long wait; None: no recent ones."""
         if self._taking is None and asyncio.get_running_loop().time() >= self._again:
             self._taking = asyncio.create_task(self._take(), name="count jobs")
         if self._taking is not None:
@@ -100,7 +100,7 @@ class _Count:
 
 @dataclass(frozen=True, slots=True)
 class _Components:
-    """What is not of a tenant. None: it could not be read."""
+    """Data without a tenant. None: it could not be read."""
 
     at_ns: int
     parts: dict[str, str]
@@ -111,7 +111,7 @@ class _Components:
 
 @dataclass(frozen=True, slots=True)
 class _Jobs:
-    """What is of a tenant, or of all."""
+    """Data of one tenant, or of all."""
 
     live: dict[JobState, int]
     briefs: Sequence[StatusEntry]
@@ -119,13 +119,13 @@ class _Jobs:
 
 
 class Board:
-    """What everybody who watches one plane looks at."""
+    """The status of one plane for all observers."""
 
     def __init__(self, service: Service, *, interval: float | None = None) -> None:
         self.service = service
         self.interval = interval = interval or INTERVAL_S
-        self.readings = 0  # how often something was read for those who watch
-        # A little less than the interval: whoever comes on time finds it due.
+        self.readings = 0  # number of reads
+        # A little less than the interval, so that a client on time finds it due.
         self._components = _Kept(self._read_ground, 0.9 * interval)
         self._tally = _Count(self._read_tally, 0.9 * interval)
         self._views: dict[str | None, _View] = {}
@@ -133,14 +133,14 @@ class Board:
         self._loops = [LoopShown(family=each.name, key=each.key()) for each in families if each.scope is Scope.LOOP]
 
     async def status(self, caller: Caller, after: str | None) -> bytes:
-        """What the plane looks like for this caller, as JSON: at once, or when there is more than the mark says."""
+        """The status for this caller as JSON: immediately, or when it differs from the one with the given mark."""
         view = self._views.get(caller.tenant)
         if view is None:
             view = self._views[caller.tenant] = _View(self, Caller("status", caller.tenant))
         return await view.status(after)
 
     async def read(self, caller: Caller) -> StatusShown:
-        """Read it for those of one tenant, or of all."""
+        """Read the status of one tenant, or of all."""
         components, tally, jobs = await asyncio.gather(
             self._components.get(), self._tally.get(), _tried(self._jobs(caller))
         )
@@ -196,7 +196,7 @@ class Board:
         return _Components(service.parts.store.clock.now().wall, parts, workers, snapshot, locks)
 
     async def _locks(self) -> Sequence[Inspection]:
-        """Some of the locks that are held; those of loops in any case."""
+        """Some of the held locks, including those of the loops."""
         found = {each.key: each for each in (await self.service.locks(limit=LOCKS + 1))[0]}
         if len(found) > LOCKS:
             for loop in self._loops:
@@ -204,7 +204,7 @@ class Board:
         return list(found.values())
 
     async def _answer(self, part: str) -> str:
-        """`ok`, or what is wrong."""
+        """`ok`, or the problem of a component."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self.service.check(part)
@@ -218,7 +218,7 @@ class Board:
 
 
 class _View:
-    """What those of one tenant see, or of all: the last status, and how it differs from the one before."""
+    """The view of one tenant, or of all: the last status and its difference to the one before."""
 
     def __init__(self, board: Board, caller: Caller) -> None:
         self._board = board
@@ -235,7 +235,7 @@ class _View:
         loop = asyncio.get_running_loop()
         if after == self._mark(seen) or loop.time() >= self._due:
             async with self._lock:
-                if self._number == seen:  # else somebody was quicker
+                if self._number == seen:  # otherwise another client was faster
                     if after == self._mark(seen):
                         await asyncio.sleep(max(0.0, self._due - loop.time()))
                     self._due = loop.time() + self._board.interval
@@ -243,7 +243,7 @@ class _View:
         return self._changes if self._changes and after == self._mark(self._number - 1) else self._whole
 
     def _mark(self, number: int) -> str:
-        """Another process, and this one after a restart, has other marks: what it does not know, it shows whole."""
+        """Marks of other processes, or from before a restart, are unknown; then the status is complete."""
         return f"{self._name}.{number}"
 
     def _turn(self, read: StatusShown) -> None:
@@ -253,13 +253,13 @@ class _View:
         now = read.model_copy(update={"mark": self._mark(self._number), "locks": locks})
         self._whole = now.model_dump_json(exclude_none=True).encode()
         self._changes = b"" if before is None else _since(before, now).model_dump_json(exclude_none=True).encode()
-        # What could not be read this time is compared with what was shown last, when it can be read again.
+        # A section that could not be read is compared with the last one that was shown, when it can be read again.
         kept = {} if before is None else {name: value for name, value in before if getattr(now, name) is None}
         self._shown = now.model_copy(update=kept)
 
 
 def _since(before: StatusShown, now: StatusShown) -> StatusShown:
-    """What has changed."""
+    """The changes."""
     changes: dict[str, object] = {"whole": False}
     for name in ("counts", "ended", "dead", "snapshot", "loops", "locks_left_out"):
         if getattr(now, name) == getattr(before, name):
@@ -281,7 +281,7 @@ def _changed(before: Lines[L] | None, now: Lines[L] | None, name: Callable[[L], 
 
 
 def _steady(before: Lines[LockLine] | None, now: Lines[LockLine] | None) -> Lines[LockLine] | None:
-    """When a lock ends is known to some milliseconds; as long as it was not renewed, it is said as it was before."""
+    """Expiry times are known to some milliseconds; an unchanged lease keeps the time that was shown before."""
     if before is None or now is None:
         return now
     known = {line.key: line for line in before.items}
@@ -296,7 +296,7 @@ def _same(before: LockLine | None, now: LockLine) -> LockLine:
 
 
 async def _tried(reading: Awaitable[T], *, patience: float = PATIENCE_S) -> T | None:
-    """What is read, or None: `parts` says which store is in trouble, and what is not there yet is not shown."""
+    """The result, or None: `parts` names the failing store, and missing sections are not shown."""
     try:
         async with asyncio.timeout(patience):
             return await reading

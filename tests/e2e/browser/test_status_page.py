@@ -106,7 +106,7 @@ def test_jobs_move_through_their_states_and_are_counted(running: Running, chromi
 def test_the_list_is_filtered_by_state_and_text(running: Running, chromium: Browser) -> None:
     done, dead = running.submit("double", 1, tenant="filtered"), running.submit("hostile", tenant="filtered")
     with opened(chromium, running.url) as page:
-        page.get_by_label("Text in a job’s line").fill("filtered")
+        page.get_by_label("Search text").fill("filtered")
         expect(row(page, dead).locator(".chip")).to_have_text("failed")
         expect(row(page, done).locator(".chip")).to_have_text("succeeded")
         expect(page.locator("#job-rows tr")).to_have_count(2)
@@ -114,9 +114,9 @@ def test_the_list_is_filtered_by_state_and_text(running: Running, chromium: Brow
         expect(page.locator("#job-rows tr")).to_have_count(1)
         expect(row(page, dead)).to_be_visible()
         expect(page.locator('.tile[data-group="failed"]')).to_have_attribute("aria-pressed", "true")
-        page.get_by_label("Text in a job’s line").fill("filtered no such thing")
-        expect(page.locator("#jobs-empty")).to_contain_text("fits the filter")
-        page.get_by_label("Text in a job’s line").fill(dead.id)
+        page.get_by_label("Search text").fill("filtered no such thing")
+        expect(page.locator("#jobs-empty")).to_contain_text("matches the filter")
+        page.get_by_label("Search text").fill(dead.id)
         expect(page.locator("#job-rows tr")).to_have_count(1)
 
 
@@ -234,7 +234,7 @@ def test_at_1280_pixels_ages_are_whole_ids_show_their_step_and_a_gone_worker_has
         )
         assert line.locator(".id").get_attribute("title") == job.id
         worker = page.locator('#worker-rows [data-worker="w-gone"]')
-        expect(worker.locator(".places")).to_have_text("gone")
+        expect(worker.locator(".places")).to_have_text("dead")
         assert worker.locator(".level").evaluate("(level) => level.style.getPropertyValue('--part')") == "0.0000"
     running.run(components.workers.leave("w-gone"))
 
@@ -299,18 +299,18 @@ def test_a_server_that_goes_is_said_to_be_gone_and_is_found_again(tmp_path: Path
         expect(row(page, before)).to_be_visible()
 
 
-def test_a_token_is_asked_for_kept_in_the_tab_and_forgotten(tmp_path: Path, chromium: Browser) -> None:
+def test_the_user_signs_in_with_a_token_that_stays_in_the_tab_and_signs_out(tmp_path: Path, chromium: Browser) -> None:
     with Running(tmp_path, tokens(), parts=("api",)) as made:
         blue, red = made.submit("double", 1, tenant="blue"), made.submit("double", 1, tenant="red")
         with opened(chromium, made.url, expected="401") as page:
-            door = page.locator("#door")
-            expect(door).to_be_visible()
+            form = page.locator("#sign-in")
+            expect(form).to_be_visible()
             expect(page.locator("#board")).to_be_hidden()
-            page.get_by_label("Token", exact=True).fill("not-a-token-that-is-known")
+            page.get_by_label("API token", exact=True).fill("not-a-token-that-is-known")
             page.keyboard.press("Enter")
-            expect(door.locator(".problem")).to_contain_text("the token is not known")
-            page.get_by_label("Token", exact=True).fill(TOKENS["viewer"])
-            page.get_by_role("button", name="Show the plane").click()
+            expect(form.locator(".problem")).to_contain_text("Sign-in failed: the token is not known")
+            page.get_by_label("API token", exact=True).fill(TOKENS["viewer"])
+            page.get_by_role("button", name="Sign in").click()
             expect(row(page, blue)).to_be_visible()
             expect(row(page, red)).to_be_visible()
             page.reload()
@@ -318,9 +318,9 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_forgotten(tmp_path: Path, chro
             assert TOKENS["viewer"] not in page.content()
             assert page.evaluate("localStorage.length") == 0
             assert page.context.cookies() == []
-            page.get_by_role("button", name="Forget token").click()
-            expect(door).to_be_visible()
-            page.get_by_label("Token", exact=True).fill(TOKENS["blue-viewer"])
+            page.get_by_role("button", name="Sign out").click()
+            expect(form).to_be_visible()
+            page.get_by_label("API token", exact=True).fill(TOKENS["blue-viewer"])
             page.keyboard.press("Enter")
             expect(row(page, blue)).to_be_visible()
             expect(row(page, red)).to_have_count(0)

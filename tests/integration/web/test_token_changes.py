@@ -34,7 +34,7 @@ async def test_an_expired_token_is_refused_and_the_answer_says_so(tmp_path: Path
             answer = await client.get("/jobs")
     assert answer.status_code == 401
     assert answer.json()["code"] == "unauthorized"
-    assert answer.json()["detail"] == "the token has expired; ask for a new one"
+    assert answer.json()["detail"] == "the token has expired; get a new one"
     assert 'error="invalid_token"' in answer.headers["www-authenticate"]
 
 
@@ -42,7 +42,7 @@ async def test_an_expired_token_is_refused_and_the_answer_says_so(tmp_path: Path
 def test_a_moment_needs_its_offset(tmp_path: Path, expires: str) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text(entry("viewer", expires))
-    with pytest.raises(BadInput, match="expires is not a moment"):
+    with pytest.raises(BadInput, match="expires is not a time"):
         tokens_in(str(path))
     path.write_text(entry("viewer", "expires = 2027-01-31T12:00:00+01:00"))
     (found,) = tokens_in(str(path))

@@ -1,1 +1,1 @@
-"""What every HTTP request passes through."""
+"""Middleware for every HTTP request."""

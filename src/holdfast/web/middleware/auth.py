@@ -1,12 +1,12 @@
-"""Who is asking, and what they may do: bearer tokens, roles and tenants.
+"""Authentication: bearer tokens, roles and tenants.
 
-Promises: a token is kept only as its digest, and is compared in time that does not depend on where it differs; it
-appears in no log, answer or `repr`. Without tokens nobody gets in, unless the server is bound to the loopback interface
-and was told to be open; then a web page that somebody visits still cannot use it: requests must be addressed to the
-loopback interface by name, and must not come from another origin.
+Promises: a token is stored only as its digest, compared in constant time, and appears in no log, response or `repr`.
+Without tokens every request is refused, unless the server is bound to the loopback interface and configured as open.
+Even then web pages cannot use it: requests must be addressed to the loopback interface by name, and must not come from
+another origin.
 
-Roles: everybody may look (viewer). Operators submit, cancel, retry and lock. Approvers decide what waits for a person;
-that is a power of its own, so that who submits and who approves can be kept apart. Admins may do everything.
+Roles: viewers read. Operators submit, cancel, retry and lock. Approvers decide about approvals; this is a separate
+role, so that submitting and approving can be kept apart. Admins may do everything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKEN_CHARS_MIN: Final = 16
 TOKEN_CHARS_MAX: Final = 1000
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
-# A name or an address, and perhaps a port: no user, path or spaces, which other programs would read differently.
+# A name or an address, with an optional port: no user, path or spaces, which programs parse differently.
 _HOST: Final = re.compile(r"(?P<name>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
 _PORT_MAX: Final = 65_535
 _OPEN_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -38,7 +38,7 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 
 
 class Role(StrEnum):
-    """What somebody may do."""
+    """The permissions of a caller."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -48,7 +48,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody whose token was right."""
+    """An authenticated caller."""
 
     name: str
     roles: frozenset[Role]
@@ -56,70 +56,70 @@ class Principal:
 
     @property
     def caller(self) -> Caller:
-        """The same, as the service knows them."""
+        """The same, for the service."""
         return Caller(self.name, self.tenant)
 
     def has(self, role: Role) -> bool:
-        """Whether they may do what takes this role."""
+        """Whether the caller has this role."""
         return role is Role.VIEWER or role in self.roles or Role.ADMIN in self.roles
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """One token as it is configured."""
+    """One configured token."""
 
-    name: str  # whose it is; stands in the history of what they do
+    name: str  # of its owner; recorded in histories
     digest: str = field(repr=False)  # SHA-256 of the token, in hexadecimal
     roles: tuple[Role, ...] = (Role.VIEWER,)
     tenant: str = EVERY_TENANT
-    expires: datetime | None = None  # from when on it is refused; None: never
+    expires: datetime | None = None  # refused from then on; None: never
 
     def check(self) -> TokenEntry:
-        """The entry itself, or `BadInput`."""
+        """This entry, or `BadInput`."""
         check_label("tokens.name", self.name)
         if _DIGEST.match(str(self.digest)) is None:
             raise BadInput("tokens.digest", "is not a SHA-256 in hexadecimal", "give that of the token, not the token")
         if not self.roles:
-            raise BadInput("tokens.roles", "are none", f"give some of {', '.join(Role)}")
+            raise BadInput("tokens.roles", "are empty", f"give some of {', '.join(Role)}")
         for role in self.roles:
             check_role(role)
         if self.tenant != EVERY_TENANT:
             check_label("tokens.tenant", self.tenant)
             if Role.ADMIN in self.roles:
-                raise BadInput("tokens.tenant", "binds an admin", "admins rule every tenant: use *, or another role")
-        moment: object = self.expires  # anything may stand in the file
+                raise BadInput("tokens.tenant", "binds an admin", "admins need every tenant: use *, or another role")
+        moment: object = self.expires  # the file may contain any value
         if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-            raise BadInput("tokens.expires", "is not a moment", "write it with its offset: 2027-01-31T12:00:00Z")
+            raise BadInput("tokens.expires", "is not a time", "write it with its offset: 2027-01-31T12:00:00Z")
         return self
 
     @property
     def principal(self) -> Principal:
-        """Who has the token."""
+        """The owner of the token."""
         tenant = None if self.tenant == EVERY_TENANT else self.tenant
         return Principal(self.name, frozenset(check_role(role) for role in self.roles), tenant)
 
 
 def check_role(value: object) -> Role:
-    """A role, also by its name, or `BadInput`."""
+    """A role from its name, or `BadInput`."""
     try:
-        return Role(value)  # type: ignore[arg-type]  # the enum refuses what it is not
+        return Role(value)  # type: ignore[arg-type]  # the enum refuses other types
     except ValueError:
-        raise BadInput("tokens.roles", f"{value!r:.60} is no role", f"use some of {', '.join(Role)}") from None
+        raise BadInput("tokens.roles", f"{value!r:.60} is not a role", f"use some of {', '.join(Role)}") from None
 
 
 def digest_of(token: str) -> str:
-    """What is configured of a token. It has to be a random one: a digest does not protect a guessable word."""
+    """The configured form of a token. The token must be random: a digest does not protect a guessable word."""
     if not TOKEN_CHARS_MIN <= len(token) <= TOKEN_CHARS_MAX:
         raise BadInput("token", "is too short or too long", f"use {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} characters")
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Expired(Exception):
-    """A token was valid, and is not any more."""
+    """A token has expired."""
 
 
 class Access:
-    """Who gets in. Clock: wall, for tokens that expire."""
+    """Decides which requests are served. Clock: wall, for tokens that expire."""
 
     def __init__(
         self,
@@ -131,12 +131,12 @@ class Access:
     ) -> None:
         """`refresh` is called before each lookup: it returns the tokens if they have changed, else None.
 
-        `host` is where the server listens. One that is open to all serves requests addressed to it, and to `localhost`,
+        `host` is where the server listens. An open server serves requests addressed to it, and to `localhost`,
         `127.0.0.1` and `[::1]`.
         """
         self._tokens = _checked(tokens)
         if open_to_all and self._tokens:
-            raise BadInput("tokens", "are given for a server that is open to all", "do without one of the two")
+            raise BadInput("tokens", "are given for a server that is open to all", "remove one of the two")
         self.open_to_all = open_to_all
         self._hosts = frozenset({*_OPEN_HOSTS, host.lower(), f"[{host.lower().strip('[]')}]"})
         self._refresh = refresh
@@ -152,13 +152,13 @@ class Access:
         entries = tuple(tokens)
         if not entries and not is_loopback(host):
             fix = "configure tokens, or bind to 127.0.0.1"
-            raise BadInput("host", f"{host!r:.80} can be reached by others, and there are no tokens", fix)
+            raise BadInput("host", f"{host!r:.80} can be reached by other hosts, and there are no tokens", fix)
         return cls(entries, open_to_all=not entries, host=host, refresh=refresh)
 
     def principal(self, authorization: str | None) -> Principal | None:
-        """Whose `Authorization` header this is; None: nobody's. Every digest is compared, whichever fits.
+        """The owner of this `Authorization` header; None: unknown. Compares every digest, whichever matches.
 
-        Raises `Expired` for a token whose time is over.
+        Raises `Expired` for an expired token.
         """
         if self.open_to_all:
             return Principal("local", frozenset({Role.ADMIN}), None)
@@ -187,19 +187,19 @@ class Access:
         if named is None or named["name"].lower() not in self._hosts or int(named["port"] or 0) > _PORT_MAX:
             return "this server has no tokens, and serves only requests addressed to the loopback interface"
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            return "this server has no tokens, and serves no requests of pages from elsewhere"
+            return "this server has no tokens, and serves no requests from pages of other sites"
         return None
 
 
 def _checked(tokens: Iterable[TokenEntry]) -> tuple[TokenEntry, ...]:
     entries = tuple(entry.check() for entry in tokens)
     if len({entry.digest for entry in entries}) < len(entries):
-        raise BadInput("tokens.digest", "is there twice", "give everybody a token of their own")
+        raise BadInput("tokens.digest", "is there twice", "give each owner a different token")
     return entries
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Whether a server that listens there can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which route takes which role. Every route of the API names one of these; a test lists those that do not."""
+"""Required roles of routes. Every route of the API declares one; a test finds those that do not."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from holdfast.types import LABEL_CHARS_MAX
 from holdfast.web.middleware.auth import Principal, Role
 from holdfast.web.schemas.jobs import LABEL_PATTERN
 
-BEARER: Final = HTTPBearer(auto_error=False, description="A token that the server's configuration knows.")
+BEARER: Final = HTTPBearer(auto_error=False, description="A token from the server's configuration.")
 
 
 @dataclass(frozen=True)
 class Needs:
-    """A dependency that lets in who has a role. `everywhere`: and is not bound to a tenant."""
+    """A dependency that requires a role. `everywhere`: and a caller who is not bound to a tenant."""
 
     role: Role
     everywhere: bool = False
 
     async def __call__(self, request: Request, _bearer: Annotated[Any, Depends(BEARER)]) -> None:
-        """Let the request in, or `NotAllowed`."""
+        """Return, or raise `NotAllowed`."""
         principal = principal_of(request)
         if not principal.has(self.role):
-            raise NotAllowed(f"this takes the role {self.role}")
+            raise NotAllowed(f"this requires the role {self.role}")
         if self.everywhere and principal.tenant is not None:
-            raise NotAllowed("this shows things of every tenant, and you are bound to one")
+            raise NotAllowed("this shows data of every tenant, and you are bound to one")
 
 
 def needs(role: Role, *, everywhere: bool = False) -> Dependency:
-    """What a route says about who may use it."""
+    """The declaration of a route's required role."""
     made = Depends(Needs(role, everywhere))
-    assert isinstance(made, Dependency)  # noqa: S101 - for the type checker: the function says that it returns anything
+    assert isinstance(made, Dependency)  # noqa: S101 - for the type checker: the function is declared to return Any
     return made
 
 
 def principal_of(request: Request) -> Principal:
-    """Who asks. The intake lets nobody else through."""
+    """The caller. The intake admits only known callers."""
     principal = request.scope["state"]["principal"]
     if not isinstance(principal, Principal):
-        raise NotAllowed("nobody is known to ask")
+        raise NotAllowed("the caller is not known")
     return principal
 
 
@@ -75,7 +75,7 @@ TenantSegment = Annotated[
 
 
 def own_tenant(caller: Caller, given: str | None) -> str:
-    """The tenant in whose name something is asked, or `NotAllowed`."""
+    """The tenant on whose behalf the caller acts, or `NotAllowed`."""
     if given is not None and not caller.sees(given):
-        raise NotAllowed("you may act for your own tenant only")
+        raise NotAllowed("you may act only for your own tenant")
     return given or caller.tenant or "default"

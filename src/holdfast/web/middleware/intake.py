@@ -1,8 +1,8 @@
-"""What every request passes before a route sees it: an id, proof of who asks, and limits on what is read.
+"""The first layer for every request: a request id, authentication, and limits on the body.
 
-Promises: nobody who is not known has a body read or a route looked up, except for health and the page; no body is read
-beyond the limit; whatever goes wrong behind this, the answer is a problem with the id of the request and nothing of the
-inside. An encoded slash in an address stays part of its segment, so that every id can be asked for.
+Promises: bodies are read and routes are looked up only for known callers, except for health and the page. No body is
+read beyond the limit. Whatever fails behind this layer, the response is a problem with the request id and no internals.
+An encoded slash in an address stays part of its segment, so every id can be addressed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.web.middleware.auth import Access, Expired, Principal
 from holdfast.web.problems import CLOSING, FIELD_CHARS_MAX, INVALID, NOT_READY, UNEXPECTED, Problem, logged
 from holdfast.web.routes.metrics import Answers
 
-BODY_BYTES_MAX: Final = 4_000_000  # a payload of the longest kind, with every character of it escaped
+BODY_BYTES_MAX: Final = 4_000_000  # the largest payload, with every character of it escaped
 REQUEST_ID_HEADER: Final = "x-request-id"
 METRICS_PATH: Final = "/metrics"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"}) | static_files.PATHS
@@ -35,14 +35,14 @@ ON_ADMITTED: Final = "holdfast.on_admitted"
 """Member of a scope's state, from the server: a function to call when the token of the request was valid."""
 
 HEALTH_ONLY: Final = "holdfast.health_only"
-"""Member of a scope's state, from the server: true if it has no room left for anything but health probes."""
+"""Member of a scope's state, from the server: true if it has capacity only for health probes."""
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _JSON: Final = "application/json"
-_BODILESS: Final = frozenset({"GET", "HEAD"})  # a body means nothing there (RFC 9110, 9.3.1), and is not read
+_BODILESS: Final = frozenset({"GET", "HEAD"})  # a body has no meaning there (RFC 9110, 9.3.1), and is not read
 _ONCE: Final = ("Content-Type", "Idempotency-Key")
-"""Headers of which one is read, besides that which proves who asks."""
+"""Headers that may be given only once, besides the one for authentication."""
 
 _CLOSING_PARTS: Final = ({"retry_after": 1.0}, {"retry-after": "1", "connection": "close"})
 _CLOSING: Final = Problem(503, CLOSING, "the plane is shutting down", *_CLOSING_PARTS)
@@ -54,12 +54,12 @@ _TOO_LARGE: Final = f"the body may have {BODY_BYTES_MAX} bytes"
 
 
 class Intake:
-    """The first thing that a request meets. Pure ASGI."""
+    """The outermost application. Pure ASGI."""
 
     def __init__(
         self, app: ASGIApp, *, access: Access, entropy: Entropy, answers: Answers, process_health: ProcessHealth
     ) -> None:
-        """`answers` keeps statistics and the rates of callers; `process_health` knows when the process ends."""
+        """`answers` keeps statistics and the rates of callers; `process_health` reports a shutdown."""
         self._app = app
         self._access = access
         self._entropy = entropy
@@ -86,14 +86,14 @@ class Intake:
                 await self._app({**scope, "path": segments(scope), "method": method}, body.receive, answer.send)
                 return
         except ClientDisconnect:
-            return  # before all of the body had come: there is nothing to do, nobody to answer, and no fault of ours
-        except Exception as error:  # noqa: BLE001 - nothing of the inside may get out, and the server goes on
+            return  # the client disconnected before the whole body had arrived: no response, and no server error
+        except Exception as error:  # noqa: BLE001 - internals must not be sent, and the server continues
             refused = logged(UNEXPECTED, error, request_id)
         if not answer.begun:
             await refused.response(request_id)(scope, receive, answer.send)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
-        """Why a request is not let in; None: it is, and `state` says who asks."""
+        """Why a request is refused; None: it is admitted, and `state` has its caller."""
         strange = self._access.stranger(headers.get("host"), ", ".join(headers.getlist("origin")) or None)
         if strange is not None:
             return Problem(403, "not-allowed", strange)
@@ -104,7 +104,7 @@ class Intake:
         try:
             principal = self._access.principal(shown[0] if len(shown) == 1 else None)
         except Expired:
-            unknown = "the token has expired; ask for a new one"
+            unknown = "the token has expired; get a new one"
         hurried = self._too_often(scope, principal)
         if hurried is not None:
             return hurried
@@ -128,7 +128,7 @@ class Intake:
         return unreadable or _ambiguous(scope, headers)
 
     def _too_often(self, scope: Scope, principal: Principal | None) -> Problem | None:
-        """Whoever has a token is counted by it, whoever has none by their address."""
+        """Callers with a token are counted by it, others by their address."""
         if self._answers.rates is None:
             return None
         known = principal is not None and not self._access.open_to_all
@@ -138,15 +138,15 @@ class Intake:
             return None
         wait = wait_ns / NS
         headers = {"retry-after": str(max(1, math.ceil(wait)))}
-        return Problem(429, "too-many-requests", "you ask too often; ask again later", {"retry_after": wait}, headers)
+        return Problem(429, "too-many-requests", "too many requests; retry later", {"retry_after": wait}, headers)
 
 
 def _unreadable(headers: Headers) -> Problem | None:
-    """Why a body is not even begun to be read."""
+    """Why a body is not read at all."""
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdecimal():
         return Problem(400, "unreadable", "Content-Length is not a number")
-    # Python itself refuses to read thousands of digits.
+    # Python itself refuses to parse thousands of digits.
     if len(length) > len(str(BODY_BYTES_MAX)) or int(length) > BODY_BYTES_MAX:
         return _too_large()
     if int(length) == 0 and "transfer-encoding" not in headers:
@@ -158,7 +158,7 @@ def _unreadable(headers: Headers) -> Problem | None:
 
 
 def _ambiguous(scope: Scope, headers: Headers) -> Problem | None:
-    """What is given twice would be read as one of the two, and nobody could tell which was meant."""
+    """A duplicate is refused: only one of the two would be used, and the intended one is unknown."""
     for header in _ONCE:
         if (times := len(headers.getlist(header))) > 1:
             return _repeated("a header is", header, times)
@@ -177,7 +177,7 @@ def _too_large() -> Problem:
 
 
 def origin_form(scope: Scope) -> Scope:
-    """A target with scheme and host (RFC 9112, 3.2.2) is that path here; its host counts, and not the header's."""
+    """A target with scheme and host (RFC 9112, 3.2.2) means that path; its host replaces the one of the header."""
     raw = scope.get("raw_path") or b"/"
     if raw.startswith(b"/") or b"://" not in raw:
         return scope
@@ -188,7 +188,7 @@ def origin_form(scope: Scope) -> Scope:
 
 
 def segments(scope: Scope) -> str:
-    """The path, with a slash or percent sign inside a segment still encoded. `unquote` makes a segment whole again."""
+    """The path, with a slash or percent sign inside a segment still encoded. `unquote` decodes a segment."""
     raw = scope.get("raw_path")
     if not raw:
         return str(scope["path"])
@@ -212,9 +212,9 @@ class _Body:
 
 
 class _Answer:
-    """An answer on its way out: gets the request id, is kept by nobody unless it says so, and is counted.
+    """A response on its way out: gets the request id, is not cacheable by default, and is counted.
 
-    HEAD is asked of a route as GET, and loses its body here (RFC 9110, 9.3.2).
+    A route gets HEAD as GET, and the body is removed here (RFC 9110, 9.3.2).
     """
 
     def __init__(self, send: Send, request_id: str, method: str, answers: Counter[tuple[str, int]]) -> None:
@@ -230,7 +230,7 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             headers[REQUEST_ID_HEADER] = self._request_id
             headers["x-content-type-options"] = "nosniff"
-            headers.setdefault("cache-control", "no-store")  # some carry a secret, and none stays right
+            headers.setdefault("cache-control", "no-store")  # some contain a secret, and all become stale
             self._answers[self._method, message["status"]] += 1
         elif self._method == "HEAD":
             message = {**message, "body": b""}

@@ -1,8 +1,8 @@
-"""Bodies: how a route reads the JSON that was sent.
+"""Bodies: reads the JSON of a request.
 
-Promises: what cannot be read is 400 and says why; what could mean two things (a name that stands twice, NaN) is 422 and
-named, also inside of payloads, because what is not refused here would be lost silently. Text is UTF-8 (RFC 8259).
-A body with more lists, objects and members than can be read quickly is 413 before it is read.
+Promises: an unreadable body is 400 with the reason. Ambiguous JSON (a duplicate name, NaN) is 422 and names the field,
+also inside of payloads, because it would be lost silently. Text is UTF-8 (RFC 8259). A body with more lists, objects
+and members than can be read quickly is 413 before it is parsed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.errors import BadInput
 from holdfast.runtime.strict_parsers import NotJson, json_of
 from holdfast.web.problems import FIELD_CHARS_MAX
 
-_SMALL_BYTES: Final = 64 * 1024  # read in a few milliseconds, whatever it holds
+_SMALL_BYTES: Final = 64 * 1024  # parsed in a few milliseconds, whatever it contains
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is read as said above. Every router of the API has it; a test finds one that has not."""
+    """A route that reads its body like this. Every router of the API has it; a test finds one without."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """See `APIRoute`."""
@@ -37,36 +37,38 @@ class JsonRoute(APIRoute):
         async def read_first(request: Request) -> Response:
             reading = _Reading(request.scope, request.receive)
             if await reading.body():
-                await reading.json()  # here, for the framework would wrap what it raises
+                await reading.json()  # here, because the framework would wrap its errors
             return await handle(reading)
 
         return read_first
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """A dependency of every route: a parameter of the address that the route does not know is refused, and named."""
+    """A dependency of every route: a query parameter that the route does not know is refused, and named."""
     fields = request.scope["route"].dependant.query_params
     kinds = [each.field_info.annotation for each in fields]
     if any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds):
-        return  # one model has all of them, and refuses others itself
+        return  # one model has all of them and refuses others itself
     unknown = next((name for name in request.query_params if name not in {each.alias for each in fields}), None)
     if unknown is not None:
         known = ", ".join(sorted(each.alias for each in fields)) or "none"
         raise BadInput(
-            unknown[:FIELD_CHARS_MAX] or "query", "is no parameter of this address", f"leave it out; known are {known}"
+            unknown[:FIELD_CHARS_MAX] or "query",
+            "is not a parameter of this address",
+            f"leave it out; known are {known}",
         )
 
 
 class _Reading(Request):
-    """A request whose JSON is read by us."""
+    """A request whose JSON is parsed here."""
 
     _read: Any
 
     async def json(self) -> Any:
-        """What the body is."""
+        """The value of the body."""
         if not hasattr(self, "_read"):
             body = await self.body()
-            # A large body is read on a thread, so that the event loop goes on answering others.
+            # A large body is parsed in a thread, so that the event loop keeps answering others.
             self._read = _value(body) if len(body) <= _SMALL_BYTES else await asyncio.to_thread(_value, body)
         return self._read
 

@@ -1,7 +1,7 @@
-"""Waiting on behalf of somebody at the other end of a connection: until they hang up, or the process begins to end.
+"""The wait of a request for its client: ends early when the client disconnects or the process shuts down.
 
-Promises: while the block runs, both end the patience of whoever waits in it. Nothing is cancelled. Does not promise to
-notice everything: a caller whose machine or network is gone says no word of it, and is there until the wait is over.
+Promises: both end the wait inside the block. Nothing is cancelled. Does not promise to notice every disconnect: a
+client whose machine or network is gone sends no signal, and counts as connected until the wait ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 
 @asynccontextmanager
 async def patient(request: Request, process_health: ProcessHealth) -> AsyncIterator[ClientWait]:
-    """The patience of whoever asks. The body of the request has been read before."""
+    """The wait of this request's client. The body of the request has been read before."""
     client = ClientWait()
     watching = asyncio.create_task(_watch(request.receive, client), name="connection of a waiter")
     try:
@@ -32,5 +32,5 @@ async def patient(request: Request, process_health: ProcessHealth) -> AsyncItera
 
 async def _watch(receive: Receive, client: ClientWait) -> None:
     while (await receive())["type"] != "http.disconnect":
-        pass  # the rest of a body that nobody wanted
+        pass  # the rest of an unused body
     client.end(WaitEnd.LEFT)

@@ -1,7 +1,7 @@
-"""How often each caller of the API may ask. Kept in this process: with several replicas, each allows its own share.
+"""Rate limits per caller of the API. Kept in this process: with several replicas, each has its own limit.
 
-Promises: bounded memory, constant time. Whoever was not heard of for the longest time is forgotten first; somebody who
-is forgotten has a full burst again, never less. Clock: the monotonic clock that is passed in.
+Promises: bounded memory, constant time. The caller with the oldest request is evicted first; it then has a full burst
+again, never less. Clock: the given monotonic clock.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from holdfast.types import NS
 
 CALLERS_MAX: Final = 10_000
 RATE_MAX: Final = 1_000_000
-BURST_S: Final = 2  # of requests may come at once
+BURST_S: Final = 2  # seconds of requests that may arrive in a burst
 
 
 class Rates:
-    """What is left of each caller's ration."""
+    """The remaining requests of each caller."""
 
     def __init__(self, rate: int, clock: Clock, *, callers_max: int = CALLERS_MAX) -> None:
-        """`rate`: requests a second; twice as many may come at once."""
+        """`rate`: requests a second; a burst may have twice as many."""
         check_whole("rate", rate, 1, RATE_MAX)
         self._token_bucket = TokenBucket(NS // rate, BURST_S * rate)
         self._clock = clock
@@ -36,7 +36,7 @@ class Rates:
         return len(self._full_ns)
 
     def wait_ns(self, caller: Hashable) -> int:
-        """Count one request of a caller: 0, or how long they have to wait for the next one."""
+        """Count one request of a caller. Returns the time until it may be served; 0: now."""
         decision = self._token_bucket.decide(self._full_ns.get(caller), self._clock.now().mono)
         self._full_ns[caller] = decision.full_ns
         self._full_ns.move_to_end(caller)

@@ -1,10 +1,10 @@
-"""Whether this process works, whether it can be given work, and what it counts. The same in every process of the plane.
+"""Health, readiness and metrics. The same in every process of the plane.
 
-`/healthz` says whether a restart would help: it fails when a part has, or when leases are held and nobody renews them,
-and not because a store is down. `/readyz` asks every store that is needed, at once and each with a time limit, also
-whether the database takes writes where somebody here has to write, and says what keeps the process from working; it
-fails from the moment at which the process begins to end, and names files but no directories or addresses. Both need
-no token: load balancers have none. `/metrics` does.
+`/healthz` tells whether a restart would help: it fails if a component has failed, or if held leases are not renewed,
+and not because a store is down. `/readyz` checks every needed store concurrently and with time limits, also whether the
+database accepts writes if this process has to write, and names the reasons. It fails from the moment when a shutdown
+begins, and names files but no directories or addresses. Both need no token, because load balancers have none.
+`/metrics` does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ router = APIRouter(tags=["health"])
 
 _TEXT: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "Prometheus text, or OpenMetrics for those who accept it",
+        "description": "Prometheus text, or OpenMetrics if the client accepts it",
         "content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")},
     }
 }
@@ -39,7 +39,7 @@ _LATER: Final = {"retry-after": f"{max(1, math.ceil(_SOON))}"}
 
 
 def install(app: FastAPI, process_health: ProcessHealth, access: Access, *, rates: Rates | None, jobs: bool) -> None:
-    """Put in front of an application what every process of the plane answers alike, and let in whom `access` says.
+    """Add the routes that every process of the plane has. `access` authenticates requests.
 
     `jobs`: whether its metrics count the live jobs of the whole plane.
     """
@@ -64,7 +64,7 @@ Asked = Annotated[ProcessHealth, Depends(_process_health)]
 
 @router.get("/healthz", summary="Whether the process works", response_model=Alive)
 async def healthz(request: Request, process_health: Asked) -> Alive | Response:
-    """Fails when the process lives and does not do its work: a restart would help."""
+    """Fails if the process is alive but does not work: a restart would help."""
     troubles = process_health.troubles()
     if not troubles:
         return Alive(status="alive")
@@ -75,7 +75,7 @@ async def healthz(request: Request, process_health: Asked) -> Alive | Response:
 
 @router.get("/readyz", summary="Whether it can be given work", response_model=Ready)
 async def readyz(request: Request, process_health: Asked) -> Ready | Response:
-    """Asks every store that is needed, and says what is in the way."""
+    """Checks every needed store, and names the failing components."""
     checks = await process_health.checks()
     wrong = [f"{name} ({answer})" for name, answer in checks.items() if answer != OK]
     if not wrong:

@@ -36,7 +36,7 @@ LETTERS = "letters"
 router = APIRouter(tags=["jobs"], route_class=JsonRoute)
 letters = APIRouter(tags=["dead letters"], route_class=JsonRoute)
 
-_AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": JobShown, "description": "The job was there already."}}
+_AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": JobShown, "description": "The job existed already."}}
 
 
 @router.post(
@@ -53,9 +53,9 @@ async def submit(
     caller: Asking,
     idempotency_key: Annotated[Key | None, Header()] = None,
 ) -> JobShown:
-    """Make a job. The same idempotency key gives the same job again, and is refused for another one."""
+    """Insert a job. The same idempotency key returns the same job, and is refused for another one."""
     if None not in (idempotency_key, asked.idempotency_key) and idempotency_key != asked.idempotency_key:
-        raise BadInput("idempotency_key", "is not that of the header", "give one of the two, or the same in both")
+        raise BadInput("idempotency_key", "differs from the header", "give one of the two, or the same in both")
     key = asked.idempotency_key or idempotency_key
     now_ns = service.parts.store.clock.now().wall
     wanted = asked.submission(own_tenant(caller, asked.tenant), key, caller.name, now_ns)
@@ -65,7 +65,7 @@ async def submit(
 
 @router.get("/jobs", dependencies=[needs(Role.VIEWER)], summary="List jobs")
 async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Query()]) -> JobPage:
-    """Jobs in outline, newest first. One job has its payload and its result."""
+    """Job outlines, newest first. A single job includes payload and result."""
     page = await service.jobs(
         caller,
         tenant=which.tenant,
@@ -93,14 +93,14 @@ async def events(job_id: Segment, service: Serving, caller: Asking) -> EventList
 @router.post(
     "/jobs/{job_id}/cancel",
     status_code=202,
-    responses={200: {"model": JobShown, "description": "The job was over already, and stays as it is."}},
+    responses={200: {"model": JobShown, "description": "The job had finished and does not change."}},
     dependencies=[needs(Role.OPERATOR)],
     summary="Cancel a job",
 )
 async def cancel(
     job_id: Segment, response: Response, service: Serving, caller: Asking, why: CancelJob | None = None
 ) -> JobShown:
-    """Ask for a job to be ended. The request is kept; a scheduler does it. Can be repeated."""
+    """Request the cancellation of a job. The request is stored; a scheduler carries it out. Can be repeated."""
     found, asked = await service.cancel(caller, job_id, reason=(why or CancelJob()).reason)
     response.status_code = 202 if asked else 200
     return JobShown.whole(found)
@@ -114,14 +114,14 @@ async def cancel(
     summary="Try a dead job again",
 )
 async def retry(job_id: Segment, response: Response, service: Serving, caller: Asking) -> JobShown:
-    """Make a new job of one that nobody will try again by itself. A second retry gives the job of the first."""
+    """Retry a dead-lettered job as a new job. A second retry returns the job of the first."""
     made, new = await service.retry(caller, job_id)
     return _made(response, made, new, await service.warning(caller, made))
 
 
 @letters.get("/dead-letters", dependencies=[needs(Role.VIEWER)], summary="List dead letters")
 async def dead_letters(service: Serving, caller: Asking, which: Annotated[LetterFilter, Query()]) -> LetterPage:
-    """Dead letters in outline, newest first. One dead letter has its body."""
+    """Outlines of dead letters, newest first. A single dead letter includes its body."""
     page = await service.dead_letters(
         caller, tenant=which.tenant, after=cursors.after(LETTERS, which.cursor), limit=which.limit
     )
@@ -131,7 +131,7 @@ async def dead_letters(service: Serving, caller: Asking, which: Annotated[Letter
 
 @letters.get("/dead-letters/{letter_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a dead letter")
 async def dead_letter(letter_id: Segment, service: Serving, caller: Asking) -> LetterShown:
-    """One dead letter. That of a job has the job's id."""
+    """One dead letter. The dead letter of a job has the job's id."""
     return LetterShown.whole(await service.dead_letter(caller, letter_id))
 
 
@@ -143,7 +143,7 @@ async def dead_letter(letter_id: Segment, service: Serving, caller: Asking) -> L
     summary="Try a dead letter again",
 )
 async def retry_letter(letter_id: Segment, response: Response, service: Serving, caller: Asking) -> JobShown:
-    """Make a new job of a dead letter. A second retry gives the job of the first."""
+    """Retry a dead letter as a new job. A second retry returns the job of the first."""
     made, new = await service.retry_dead_letter(caller, letter_id)
     return _made(response, made, new, await service.warning(caller, made))
 
@@ -156,7 +156,7 @@ async def retry_letter(letter_id: Segment, response: Response, service: Serving,
     summary="Forget a dead letter",
 )
 async def forget_letter(letter_id: Segment, service: Serving, caller: Asking) -> None:
-    """Forget a dead letter. Its job stays."""
+    """Delete a dead letter. Its job stays."""
     await service.forget_dead_letter(caller, letter_id)
 
 

@@ -1,4 +1,4 @@
-"""What `/metrics` answers: what the process and its server count, and where the API runs the plane's jobs and runs."""
+"""The metrics of `/metrics`: of the process and its server, and with the API of the plane's jobs and runs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from holdfast.web.middleware.rate_limit import Rates
 
 
 class Connections(Sized, Protocol):
-    """The open connections of a server, and how many it closed, by reason."""
+    """The open connections of a server, and the number of closed ones by reason."""
 
     closed: Counter[str]
 
 
 @dataclass(slots=True)
 class Answers:
-    """What one server has answered, by method and status; and who asks too often."""
+    """Counts of responses by method and status, and of requests over the rate limit."""
 
     counts: Counter[tuple[str, int]] = field(default_factory=Counter)
     rates: Rates | None = None
     connections: Connections | None = None
 
     def reading(self) -> Reading:
-        """The same, for metrics."""
+        """As a reading for metrics."""
         values: dict[str, Value] = {"answers": dict(sorted(self.counts.items()))}
         if self.rates is not None:
             values |= {"limited": self.rates.limited, "callers": len(self.rates)}
@@ -40,7 +40,7 @@ class Answers:
 async def text(process_health: ProcessHealth, answers: Answers, accept: str, *, jobs: bool) -> tuple[bytes, str]:
     """The text of a scrape and its content type, as the scraper accepts it.
 
-    `jobs`: count the live jobs and runs of the plane too, which asks the database.
+    `jobs`: also count the live jobs and runs of the plane, with a database query.
     """
     live = await process_health.live() if jobs else []
     readings = [*process_health.readings(), answers.reading(), *live]

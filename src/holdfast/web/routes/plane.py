@@ -1,4 +1,4 @@
-"""Routes for the plane itself: workers, snapshot, locks, inventory, tenants."""
+"""Routes for the plane: workers, snapshot, locks, inventory, tenants."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ router = APIRouter(tags=["plane"], route_class=JsonRoute)
 
 @router.get("/workers", dependencies=[needs(Role.VIEWER)], summary="List workers")
 async def workers(service: Serving) -> WorkerList:
-    """Every worker that is remembered, alive or not, by name."""
+    """Every known worker, alive or not, by name."""
     return WorkerList(items=[WorkerShown.of(each) for each in await service.workers()])
 
 
 @router.get("/snapshot", dependencies=[needs(Role.VIEWER)], summary="The worker snapshot")
 async def snapshot(service: Serving) -> SnapshotShown:
-    """The worker snapshot, as its writer last wrote it."""
+    """The last worker snapshot."""
     return SnapshotShown.of(await service.snapshot())
 
 
 @router.get("/locks", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="List the locks that are held")
 async def locks(service: Serving, which: Annotated[LockFilter, Query()]) -> LockList:
-    """Who holds which lock, since when, for how long, under which fence. Their keys name things of all tenants."""
+    """The holder of each lock, since when, for how long, and under which fence. Keys name objects of all tenants."""
     after = "" if which.cursor is None else cursors.place_in(LOCKS, which.cursor)[0]
     found, last = await service.locks(prefix=which.prefix, after=after, limit=which.limit)
     following = None if last is None else cursors.cursor_of(LOCKS, last, 0)
@@ -57,7 +57,7 @@ async def inventory(service: Serving) -> Inventory:
 
 @router.get("/tenants/{tenant}/limits", dependencies=[needs(Role.VIEWER)], summary="The limits of a tenant")
 async def limits(tenant: TenantSegment, service: Serving, caller: Asking) -> TenantShown:
-    """How much a tenant has with workers, and may have."""
+    """The number of a tenant's jobs on workers, and its limit."""
     return TenantShown.of(await service.tenant(caller, tenant))
 
 
@@ -67,5 +67,5 @@ async def limits(tenant: TenantSegment, service: Serving, caller: Asking) -> Ten
     summary="Limit a tenant",
 )
 async def limit(tenant: TenantSegment, asked: LimitTenant, service: Serving) -> TenantShown:
-    """Say how many jobs of a tenant may be with workers at once. Takes effect at once, on every scheduler."""
+    """Limit the number of a tenant's jobs on workers. Takes effect immediately, on every scheduler."""
     return TenantShown.of(await service.limit_tenant(tenant, asked.slots))

@@ -1,4 +1,4 @@
-"""Routes for the error policy: what risk classes do when the lease store fails, who switched them, and why."""
+"""Routes for the error policy: the modes of risk classes when the lease store fails, who switched them, and why."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ router = APIRouter(tags=["error policy"], route_class=JsonRoute)
 
 @router.get("/policy", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="The error policy")
 async def policy(service: Serving) -> PolicyShown:
-    """What each risk class does when the lease store fails, and how often that has happened lately."""
+    """The mode of each risk class when the lease store fails, and recent fallbacks."""
     return PolicyShown.of(await service.policy.show())
 
 
 @router.put("/policy", dependencies=[needs(Role.OPERATOR, everywhere=True)], summary="Switch a risk class")
 async def switch_policy(asked: SwitchPolicy, service: Serving, caller: Asking) -> SwitchedShown:
-    """Switch one risk class, at once and in all processes. 409 if it was changed since `expect`."""
+    """Switch one risk class, immediately and in all processes. 409 if it was changed since `expect`."""
     standing, changed = await service.policy.set(
         asked.risk, asked.mode, actor=caller.name, reason=asked.reason, source=PolicySource.API, expect=asked.expect
     )

@@ -1,4 +1,4 @@
-"""Routes for resource locks: locks of outside systems on resources that they name."""
+"""Routes for resource locks: locks of external systems on resources that they name."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ router = APIRouter(tags=["resource locks"], route_class=JsonRoute)
 async def acquire(
     asked: AcquireResource, request: Request, service: Serving, caller: Asking, process_health: health.Asked
 ) -> GrantShown:
-    """Take a resource, shared or alone. 409 with Retry-After while it cannot be had.
+    """Acquire a resource, shared or exclusive. 409 with Retry-After while it is not available.
 
-    Whoever hangs up while it waits gets nothing and keeps nobody out. A process that begins to end lets nobody wait:
-    503 with Retry-After.
+    A client that disconnects while it waits gets nothing and blocks no reader. A process that shuts down ends all
+    waits: 503 with Retry-After.
     """
     tenant = own_tenant(caller, asked.tenant)
     async with patient(request, process_health) as client:
@@ -61,21 +61,21 @@ async def acquire(
 
 @router.post("/resource-locks/renew", dependencies=[needs(Role.OPERATOR)], summary="Keep a resource")
 async def renew(asked: RenewResource, service: Serving, caller: Asking) -> HolderShown:
-    """Set the time of one holder anew. 409 `lock not owned` without the token of a present holder."""
+    """Set a new expiry for one holder. 409 `lock not owned` without the token of a current holder."""
     tenant = own_tenant(caller, asked.tenant)
     return HolderShown.of(await service.resources.renew(tenant, asked.resource, asked.token, ttl=asked.ttl))
 
 
 @router.post("/resource-locks/release", dependencies=[needs(Role.OPERATOR)], summary="Give a resource back")
 async def release(asked: ReleaseResource, service: Serving, caller: Asking) -> ReleasedShown:
-    """Give a resource back. 409 `lock not owned` without the token of a present holder."""
+    """Release a resource. 409 `lock not owned` without the token of a current holder."""
     tenant = own_tenant(caller, asked.tenant)
     return ReleasedShown(released=HolderShown.of(await service.resources.release(tenant, asked.resource, asked.token)))
 
 
 @router.post("/resource-locks/break", dependencies=[needs(Role.ADMIN)], summary="Take a resource away")
 async def take_away(asked: BreakResource, service: Serving, caller: Asking) -> BrokenShown:
-    """Take a resource from whoever holds it, by force. What was taken is kept for good, with the reason."""
+    """Remove the holders of a resource by force. The record is kept forever, with the reason."""
     tenant = own_tenant(caller, asked.tenant)
     broken = await service.breaks.force_release(
         tenant, asked.resource, actor=caller.name, reason=asked.reason, fence=asked.fence
@@ -85,7 +85,7 @@ async def take_away(asked: BreakResource, service: Serving, caller: Asking) -> B
 
 @router.get("/resource-locks/broken", dependencies=[needs(Role.VIEWER)], summary="What was taken away")
 async def taken_away(service: Serving, caller: Asking, which: Annotated[BreakFilter, Query()]) -> BreakPage:
-    """From whom resources were taken by force, by whom and why, newest first."""
+    """Forced releases: the holders, who removed them and why, newest first."""
     after = cursors.after(BREAKS, which.cursor)
     found = await service.breaks.page(caller.scope(which.tenant), after=after, limit=which.limit + 1)
     items = found[: which.limit]
@@ -95,7 +95,7 @@ async def taken_away(service: Serving, caller: Asking, which: Annotated[BreakFil
 
 @router.get("/resource-locks", dependencies=[needs(Role.VIEWER)], summary="Who holds which resource")
 async def holders(service: Serving, caller: Asking, which: Annotated[ResourceFilter, Query()]) -> HolderPage:
-    """Who holds resources of a tenant, or of all that the caller sees; or those of one name."""
+    """Holders of the resources of a tenant, or of all that the caller may see; or of one resource name."""
     after = BEFORE_ALL
     if which.cursor is not None:
         after = HolderCursor.named(*cursors.place_in(RESOURCES, which.cursor), field="cursor")

@@ -1,4 +1,4 @@
-"""Routes for workflows, their runs, and what waits for a person."""
+"""Routes for workflows, their runs, and approvals."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ workflows = APIRouter(tags=["workflows"], route_class=JsonRoute)
 router = APIRouter(tags=["runs"], route_class=JsonRoute)
 approvals = APIRouter(tags=["approvals"], route_class=JsonRoute)
 
-_AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": RunShown, "description": "The run was there already."}}
-_KEPT: dict[int | str, dict[str, Any]] = {200: {"model": WorkflowShown, "description": "It was kept already."}}
+_AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": RunShown, "description": "The run existed already."}}
+_KEPT: dict[int | str, dict[str, Any]] = {200: {"model": WorkflowShown, "description": "It was stored already."}}
 
 
 # Workflows.
@@ -68,7 +68,7 @@ _KEPT: dict[int | str, dict[str, Any]] = {200: {"model": WorkflowShown, "descrip
     summary="Define a workflow",
 )
 async def define(asked: DefineWorkflow, response: Response, service: Serving, caller: Asking) -> WorkflowShown:
-    """Keep a definition. The same again is the same version; a changed one is the next. 422 names every problem."""
+    """Store a definition. An unchanged one keeps its version; a changed one is the next. 422 names all problems."""
     kept, new = await service.flows.define_document(caller, asked.definition, tenant=asked.tenant)
     response.status_code = 201 if new else 200
     return WorkflowShown.whole(kept)
@@ -76,7 +76,7 @@ async def define(asked: DefineWorkflow, response: Response, service: Serving, ca
 
 @workflows.get("/workflows", dependencies=[needs(Role.VIEWER)], summary="List workflows")
 async def kept_workflows(service: Serving, caller: Asking, which: Annotated[WorkflowFilter, Query()]) -> WorkflowPage:
-    """The newest versions of what the caller can see, in outline. One workflow has its definition."""
+    """Outlines of the newest versions that the caller may see. A single workflow includes its definition."""
     after = ("", "")
     if which.cursor is not None:
         scope, _, name = cursors.place_in(WORKFLOWS, which.cursor)[0].partition(" ")
@@ -111,7 +111,7 @@ async def start_run(
     caller: Asking,
     idempotency_key: Annotated[Key | None, Header()] = None,
 ) -> RunShown:
-    """Start a run of a workflow. The same idempotency key gives the same run again, and is refused for another one."""
+    """Start a run of a workflow. The same idempotency key returns the same run, and is refused for another one."""
     key = _key(idempotency_key, asked.idempotency_key)
     now_ns = service.flows.store.clock.now().wall
     return _made(
@@ -133,7 +133,7 @@ async def start_run(
 
 @router.get("/runs", dependencies=[needs(Role.VIEWER)], summary="List runs")
 async def runs(service: Serving, caller: Asking, which: Annotated[RunFilter, Query()]) -> RunPage:
-    """Runs in outline, newest first. One run has its input, its output and those of its steps."""
+    """Run outlines, newest first. A single run includes its input, its output and those of its steps."""
     page = await service.flows.runs(
         caller,
         tenant=which.tenant,
@@ -155,12 +155,12 @@ async def run(run_id: Segment, service: Serving, caller: Asking) -> RunShown:
 async def timeline(
     run_id: Segment, service: Serving, caller: Asking, which: Annotated[TimelineFilter, Query()]
 ) -> Timeline:
-    """Everything that happened, oldest first, with the fence under which it was written."""
+    """The complete history, oldest first, with the fences of the writes."""
     seen = (0, -1)
     if which.cursor is not None:
         text, version = cursors.place_in(LINES, which.cursor)
         if not text.isdecimal() or len(text) > 9:
-            raise BadInput("cursor", "is not a place in this list", "pass on what the page before said, unchanged")
+            raise BadInput("cursor", "is not a cursor of this list", "pass on the cursor of the page before, unchanged")
         seen = (version, int(text))
     found = await service.flows.timeline(caller, run_id, after=seen, limit=which.limit)
     full = len(found) == which.limit
@@ -171,14 +171,14 @@ async def timeline(
 @router.post(
     "/runs/{run_id}/cancel",
     status_code=202,
-    responses={200: {"model": RunShown, "description": "The run was over already, and stays as it is."}},
+    responses={200: {"model": RunShown, "description": "The run had finished and does not change."}},
     dependencies=[needs(Role.OPERATOR)],
     summary="Cancel a run",
 )
 async def cancel_run(
     run_id: Segment, response: Response, service: Serving, caller: Asking, why: CancelRun | None = None
 ) -> RunShown:
-    """Ask for a run to be ended, with all that it has started. The request is kept; an engine does it."""
+    """Request the cancellation of a run and of all that it has started. The request is stored; an engine does it."""
     found, asked = await service.flows.cancel(caller, run_id, reason=(why or CancelRun()).reason)
     response.status_code = 202 if asked else 200
     return RunShown.of(found)
@@ -199,7 +199,7 @@ async def rerun_run(
     how: RerunRun | None = None,
     idempotency_key: Annotated[Key | None, Header()] = None,
 ) -> RunShown:
-    """A new run with the same definition and input, of one that is over."""
+    """A new run with the same definition and input as a finished one."""
     keep = how is not None and how.keep
     return _made(response, *await service.flows.rerun(caller, run_id, keep=keep, idempotency_key=idempotency_key))
 
@@ -209,7 +209,7 @@ async def rerun_run(
 
 @approvals.get("/approvals", dependencies=[needs(Role.VIEWER)], summary="List what waits for a person")
 async def waiting(service: Serving, caller: Asking, which: Annotated[ApprovalFilter, Query()]) -> ApprovalPage:
-    """What waits, the oldest first; or what was decided, the newest first. In outline: one has its whole message."""
+    """Outlines of open approvals, oldest first, or of decided ones, newest first. A single one includes its message."""
     page = await service.flows.approvals(
         caller,
         tenant=which.tenant,
@@ -223,23 +223,23 @@ async def waiting(service: Serving, caller: Asking, which: Annotated[ApprovalFil
 
 @approvals.get("/approvals/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at an approval")
 async def approval(job_id: Segment, service: Serving, caller: Asking) -> ApprovalShown:
-    """What is to be decided, or was."""
+    """One approval, open or decided."""
     return ApprovalShown.whole(await service.flows.approval(caller, job_id))
 
 
 @approvals.post("/approvals/{job_id}/approve", dependencies=[needs(Role.APPROVER)], summary="Approve")
 async def approve(job_id: Segment, service: Serving, caller: Asking, said: Decide | None = None) -> DecisionShown:
-    """The job goes on. The same decision again changes nothing: `taken` is false.
+    """The job continues. Repeating the decision changes nothing: `taken` is false.
 
-    409 says in `reason` why not; `approval_retryable_lock` is for now only, and `retry_after` says for how long. 403
-    with the reason `self_approval_denied`: whoever asked for something cannot decide about it.
+    409 gives the reason in `reason`; `approval_retryable_lock` is temporary, and `retry_after` is the time until a
+    retry. 403 with the reason `self_approval_denied`: requesters cannot decide about their own requests.
     """
     return await _decide(service, caller, job_id, ApprovalVerdict.APPROVE, said)
 
 
 @approvals.post("/approvals/{job_id}/reject", dependencies=[needs(Role.APPROVER)], summary="Reject")
 async def reject(job_id: Segment, service: Serving, caller: Asking, said: Decide | None = None) -> DecisionShown:
-    """The job is denied. The answers are those of approving."""
+    """The job is denied. The responses are those of approving."""
     return await _decide(service, caller, job_id, ApprovalVerdict.REJECT, said)
 
 
@@ -253,7 +253,7 @@ async def _decide(
 
 def _key(header: str | None, body: str | None) -> str | None:
     if None not in (header, body) and header != body:
-        raise BadInput("idempotency_key", "is not that of the header", "give one of the two, or the same in both")
+        raise BadInput("idempotency_key", "differs from the header", "give one of the two, or the same in both")
     return body or header
 
 

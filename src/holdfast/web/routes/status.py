@@ -1,4 +1,4 @@
-"""The route for those who watch: what the plane looks like, and what has changed since."""
+"""The route for observers: the status of the plane, and its changes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _HEADERS = {"cache-control": "no-store"}
     summary="What the plane looks like now",
 )
 async def status(request: Request, caller: Asking, which: Annotated[StatusFilter, Query()]) -> Response:
-    """Jobs, workers, locks, dead letters and health, for whoever watches.
+    """Jobs, workers, locks, dead letters and health.
 
-    Without `after`, at once. With the mark of the status before, the next one is waited for, about a second, and says
-    what has changed. Reading it is shared: many who watch cost as much as one. Callers who are bound to a tenant see
-    its jobs alone, and no locks.
+    Without `after`, the response is immediate. With the mark of the status before, it waits for the next one, about a
+    second, and contains the changes. Reads are shared: many observers cost as much as one. Callers who are bound to a
+    tenant see only its jobs, and no locks.
     """
     board = request.app.state.board
     if not isinstance(board, Board):

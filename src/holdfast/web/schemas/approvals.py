@@ -1,4 +1,4 @@
-"""What goes in and out about what waits for a person. See `schemas` for what holds for all of them."""
+"""Bodies of requests and responses about approvals. See `jobs` for common rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.plane.approvals.summaries import ApprovalOutline, outline_of_appro
 from holdfast.web.schemas.jobs import AS_WHOLE, Asked, Cursor, Filter, Given, Label, Limit, StateName, Told, moment
 
 Line: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=NOTE_CHARS_MAX)]
-ApprovalStatusName: TypeAlias = Annotated[ApprovalStatus, Field(description="How something that needs approval is.")]
+ApprovalStatusName: TypeAlias = Annotated[ApprovalStatus, Field(description="The status of an approval.")]
 
 
 class ApprovalFilter(Filter):
@@ -21,26 +21,26 @@ class ApprovalFilter(Filter):
 
     status: Literal["waiting", "approved", "rejected", "lapsed", "all"] = "waiting"
     tenant: Given[Label] = Field(None, description="Only for callers who are not bound to a tenant.")
-    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    cursor: Given[Cursor] = Field(None, description="The `next` of the page before.")
     limit: Limit = 100
 
 
 class Decide(Asked):
-    """What somebody says with a decision."""
+    """A decision."""
 
     note: Line = ""
     revision: Annotated[int, Field(ge=0, le=REVISION_MAX), AS_WHOLE] | None = Field(
-        None, description="The one that was looked at; refused if it has changed since."
+        None, description="The revision that was read; refused if it has changed since."
     )
 
 
 class ApprovalOutlineShown(Told):
-    """An approval as a list has it: with the beginning of its message."""
+    """An approval in a list: with the beginning of its message."""
 
     job: str
     tenant: str
     status: ApprovalStatusName
-    gate: bool = Field(description="A step of a run that has nothing to do but to be decided.")
+    gate: bool = Field(description="A step of a run that does nothing but wait for a decision.")
     run: str | None
     step: str | None
     rule: str
@@ -57,37 +57,37 @@ class ApprovalOutlineShown(Told):
 
     @classmethod
     def of(cls, approval: ApprovalOutline) -> ApprovalOutlineShown:
-        """For going out."""
+        """From the outline."""
         return cls(**_outline(approval))
 
 
 class ApprovalShown(ApprovalOutlineShown):
-    """Something that waits, or waited, for a person."""
+    """An approval, open or decided."""
 
     message: Any
 
     @classmethod
     def whole(cls, approval: Approval) -> ApprovalShown:
-        """For going out."""
+        """From the approval."""
         return cls(**_outline(outline_of_approval(approval)), message=approval.message)
 
 
 class ApprovalPage(Told):
-    """Some approvals in outline: what waits, the oldest first; others, the newest first."""
+    """A page of approvals: open ones, oldest first; others, newest first."""
 
     items: list[ApprovalOutlineShown]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
 class DecisionShown(ApprovalShown):
-    """What became of a decision."""
+    """The result of a decision."""
 
-    taken: bool = Field(description="False: the same had been decided before.")
+    taken: bool = Field(description="False: the same decision was made before.")
     state: StateName
 
     @classmethod
     def after(cls, decision: DecisionResult) -> DecisionShown:
-        """For going out."""
+        """From the result."""
         shown = ApprovalShown.whole(decision.approval)
         return cls(**dict(shown), taken=decision.taken, state=decision.job.state)
 

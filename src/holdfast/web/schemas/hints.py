@@ -1,7 +1,7 @@
-"""What a place in a request takes, in words: the fix that is said with a field that cannot be right. Pure.
+"""Accepted values of request fields in words: the fix in the error about an invalid field. Pure.
 
-The words are made from the API's own description, so that the two never differ, and name both ends of what is allowed
-and not only the one that was crossed. A pattern has words of its own here; a test finds one that has none.
+The words come from the API's description, so the two never differ, and name both limits and not only the one that was
+exceeded. Patterns have words here; a test finds one without.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Schema: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = Sequence[str | int]
 
 SEE: Final = "see the API's description"
-"""Said of a place that the description does not know."""
+"""For a field that the description does not know."""
 
 CHARACTERS: Final[Mapping[str, str]] = {
     r"^[ -~]+$": "printable ASCII",
@@ -34,18 +34,18 @@ CHARACTERS: Final[Mapping[str, str]] = {
 _PLAIN: Final[Mapping[str, str]] = {"boolean": "true or false", "null": "null", "array": "a list"}
 
 A_NAME: Final = "[key]"
-"""How the framework ends a place at which a name is wrong, and not what it names."""
+"""Last part of a position in the framework's errors if a name is invalid, and not its value."""
 
 
 class Wanted:
-    """What one operation takes."""
+    """The accepted fields of one operation."""
 
     def __init__(self, document: Schema, operation: Schema) -> None:
         self._document = document
         self._operation = operation
 
     def fix(self, kind: str, place: Place) -> str:
-        """What to do about an error of this kind at a place, both as the framework names them."""
+        """The fix for an error of this kind at a position, both as the framework names them."""
         if kind == "extra_forbidden":
             return f"leave it out; known are {', '.join(self._names(place[:-1]))}"
         words = self._words(self._at(place))
@@ -61,7 +61,7 @@ class Wanted:
         return sorted(each["name"] for each in self._operation.get("parameters", ()) if each["in"] == place[0])
 
     def _at(self, place: Place) -> Schema:
-        """The schema of a place; empty: there is none."""
+        """The schema at a position; empty: there is none."""
         if place[0] != "body":
             known = self._operation.get("parameters", ())
             named = (each["schema"] for each in known if (each["in"], each["name"]) == tuple(place[:2]))
@@ -79,7 +79,7 @@ class Wanted:
         return schema
 
     def _whole(self, schema: Schema) -> Schema:
-        """Without references; of an object that may be null, the object."""
+        """Without references; for a nullable object, the object."""
         while "$ref" in schema:
             schema = self._document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
         objects = [each for each in map(self._whole, schema.get("anyOf", ())) if "properties" in each]
@@ -102,7 +102,7 @@ class Wanted:
 
 
 def _given(schema: Schema) -> Schema:
-    """Of a parameter, which is not given rather than null."""
+    """Of a parameter, which is omitted rather than null."""
     found = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     return found[0] if len(found) == 1 else schema
 

@@ -1,4 +1,4 @@
-"""What goes in and out over HTTP about the plane itself and its locks. See `schemas`."""
+"""Bodies of requests and responses about the plane and its locks. See `jobs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.web.schemas.jobs import AS_WHOLE, Asked, Cursor, Filter, Given, Li
 
 
 class FieldProblem(Told):
-    """One field that cannot be right."""
+    """One invalid field."""
 
     field: str
     problem: str
@@ -22,7 +22,7 @@ class FieldProblem(Told):
 
 
 class ProblemShown(Told):
-    """What went wrong (RFC 9457). `code` is for programs, `detail` for people."""
+    """An error (RFC 9457). `code` is for programs, `detail` for people."""
 
     type: str
     title: str
@@ -60,7 +60,7 @@ class WorkerShown(Told):
 
     @classmethod
     def of(cls, worker: WorkerStatus) -> WorkerShown:
-        """For going out."""
+        """From the status."""
         said = worker.said
         return cls(
             worker=said.worker,
@@ -77,13 +77,13 @@ class WorkerShown(Told):
 
 
 class WorkerList(Told):
-    """Every worker that is remembered, by name."""
+    """Every known worker, by name."""
 
     items: list[WorkerShown]
 
 
 class SnapshotShown(Told):
-    """The worker snapshot, as its writer last wrote it."""
+    """The last worker snapshot."""
 
     body: Any
     writer: str
@@ -92,7 +92,7 @@ class SnapshotShown(Told):
 
     @classmethod
     def of(cls, document: StoredDocument) -> SnapshotShown:
-        """For going out."""
+        """From the document."""
         return cls(body=document.body, writer=document.writer, at=moment(document.at_ns), fence=document.fence)
 
 
@@ -103,12 +103,12 @@ class LockFilter(Filter):
     """Which locks."""
 
     prefix: Annotated[str, StringConstraints(pattern=r"^[ -z|~]*$", max_length=400)] = ""
-    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    cursor: Given[Cursor] = Field(None, description="The `next` of the page before.")
     limit: Limit = 100
 
 
 class LockShown(Told):
-    """A lock that is held. Its token is shown to nobody."""
+    """A held lock, without its token."""
 
     key: str
     family: str | None
@@ -120,7 +120,7 @@ class LockShown(Told):
 
     @classmethod
     def of(cls, seen: Inspection) -> LockShown:
-        """For going out."""
+        """From the inspection."""
         return cls(
             key=seen.key,
             family=seen.family,
@@ -133,14 +133,14 @@ class LockShown(Told):
 
 
 class LockList(Told):
-    """Some of the locks that are held now, by key."""
+    """A page of the locks that are held now, by key."""
 
     items: list[LockShown]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
 class FamilyShown(Told):
-    """A kind of lock that the plane takes."""
+    """A kind of lock that the plane uses."""
 
     family: str
     key: str
@@ -156,7 +156,7 @@ class FamilyShown(Told):
 
 
 class Inventory(Told):
-    """Every kind of lock that the plane takes."""
+    """Every kind of lock that the plane uses."""
 
     items: list[FamilyShown]
 
@@ -165,10 +165,10 @@ class Inventory(Told):
 
 
 class LimitTenant(Asked):
-    """How many jobs of a tenant may be with workers at once."""
+    """The limit of a tenant's jobs on workers."""
 
     slots: Annotated[int, Field(ge=0, le=SLOTS_MAX), AS_WHOLE] | None = Field(
-        description="null: the default; 0 holds all back."
+        description="null: the default limit; 0: no job runs."
     )
 
 
@@ -176,13 +176,13 @@ class TenantShown(Told):
     """A tenant."""
 
     tenant: str
-    running: int = Field(description="Jobs with workers.")
-    slots: int | None = Field(description="How many may be; null: as many as it likes.")
+    running: int = Field(description="Jobs on workers.")
+    slots: int | None = Field(description="The limit; null: unlimited.")
     own: bool = Field(description="Whether the limit is its own, and not the default.")
 
     @classmethod
     def of(cls, tenant: Tenant) -> TenantShown:
-        """For going out."""
+        """From the tenant."""
         return cls(tenant=tenant.name, running=tenant.running, slots=tenant.slots, own=tenant.own)
 
 
@@ -190,13 +190,13 @@ class TenantShown(Told):
 
 
 class Alive(Told):
-    """The process answers."""
+    """The process works."""
 
     status: str
 
 
 class Ready(Told):
-    """Every part that is needed answers."""
+    """Every needed component answers."""
 
     status: str
     parts: dict[str, str]

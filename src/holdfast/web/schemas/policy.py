@@ -1,4 +1,4 @@
-"""What goes in and out over HTTP about the error policy. See `schemas`."""
+"""Bodies of requests and responses about the error policy. See `jobs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.plane.service.policy import ClassReport, PolicyReport
 from holdfast.types import NS
 from holdfast.web.schemas.jobs import AS_WHOLE, IN_DIGITS, Asked, Filter, Label, Told, moment
 
-REVISION_MAX: Final = 2**53 - 1  # beyond it, numbers of JSON are not exact everywhere
+REVISION_MAX: Final = 2**53 - 1  # larger numbers are not exact in every JSON parser
 
 ModeText: TypeAlias = Literal["fail_open", "fail_closed", "wait"]
 Reason: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*[!-~][ -~]*$", max_length=REASON_CHARS_MAX)]
@@ -22,23 +22,21 @@ Revision: TypeAlias = Annotated[int, Field(ge=0, le=REVISION_MAX), AS_WHOLE]
 
 
 class SwitchPolicy(Asked):
-    """What a risk class is to do when the lease store fails."""
+    """The mode of a risk class when the lease store fails."""
 
     risk: Label
     mode: ModeText
-    reason: Reason = Field(description="Why; it is kept in the history.")
-    expect: Revision | None = Field(
-        None, description="Only if the class still has this revision; 0: nobody has said anything about it."
-    )
+    reason: Reason = Field(description="The reason; the history keeps it.")
+    expect: Revision | None = Field(None, description="Only if the class still has this revision; 0: it was never set.")
 
 
 class SwitchJitter(Asked):
-    """How far the delay of busy retries is to vary."""
+    """The variation of the delay of busy retries."""
 
     seconds: Annotated[float, Field(ge=0, le=BUSY_JITTER_MAX_NS / NS)] = Field(
         description="Up and down; 0: exactly the fixed delay."
     )
-    reason: Reason = Field(description="Why; it is kept in the history.")
+    reason: Reason = Field(description="The reason; the history keeps it.")
     expect: Revision | None = Field(
         None, description="Only if the jitter still has this revision; 0: it was never switched."
     )
@@ -55,7 +53,7 @@ class HistoryFilter(Filter):
 
 
 class StandingShown(Told):
-    """What a risk class does, and whose word that is."""
+    """The mode of a risk class, and the change that set it."""
 
     risk: str
     mode: str
@@ -67,40 +65,40 @@ class StandingShown(Told):
 
     @classmethod
     def of(cls, standing: ClassPolicy) -> StandingShown:
-        """From what the plane knows."""
+        """From the policy."""
         return cls(**_standing(standing))
 
 
 class SwitchedShown(StandingShown):
-    """What holds now, and whether the request changed it."""
+    """The class in force, and whether the request changed it."""
 
     changed: bool
 
     @classmethod
     def after(cls, standing: ClassPolicy, *, changed: bool) -> SwitchedShown:
-        """From what the plane answered."""
+        """From the result."""
         return cls(**_standing(standing), changed=changed)
 
 
 class ClassShown(StandingShown):
-    """A risk class, and what it has come to lately, in all processes."""
+    """A risk class and its recent fallbacks in all processes."""
 
-    fallbacks: int = Field(description="Locks given without the store, in the window.")
-    rate: float = Field(description="Of these, a second.")
-    exercised: int = Field(description="Likewise on purpose.")
+    fallbacks: int = Field(description="Locks that were granted without the store in the window.")
+    rate: float = Field(description="Fallbacks a second.")
+    exercised: int = Field(description="Fallbacks in exercises.")
 
     @classmethod
     def reported(cls, each: ClassReport) -> ClassShown:
-        """From what the plane knows."""
+        """From the report."""
         return cls(**_standing(each.standing), fallbacks=each.fallbacks, rate=each.rate, exercised=each.exercised)
 
 
 class DuplicatesShown(Told):
-    """Work that was done a second time."""
+    """Work that was done twice."""
 
     kind: str
     lately: int = Field(description="In the window.")
-    before: int = Field(description="In the equally long time before it.")
+    before: int = Field(description="In the window before it.")
 
 
 class ExerciseShown(Told):
@@ -117,7 +115,7 @@ class ExerciseShown(Told):
 
     @classmethod
     def of(cls, each: PlaneExercise) -> ExerciseShown:
-        """From what the plane knows."""
+        """From the exercise."""
         return cls(
             family=each.plan.family,
             share=each.plan.share,
@@ -142,35 +140,35 @@ class JitterShown(Told):
 
     @classmethod
     def of(cls, standing: JitterPolicy) -> JitterShown:
-        """From what the plane knows."""
+        """From the policy."""
         return cls(**_standing(standing))
 
 
 class JitterSwitched(JitterShown):
-    """What holds now, and whether the request changed it."""
+    """The jitter in force, and whether the request changed it."""
 
     changed: bool
 
     @classmethod
     def after(cls, standing: JitterPolicy, *, changed: bool) -> JitterSwitched:
-        """From what the plane answered."""
+        """From the result."""
         return cls(**_standing(standing), changed=changed)
 
 
 class PolicyShown(Told):
-    """The error policy, and what is happening."""
+    """The error policy and its recent effects."""
 
-    window: float = Field(description="Seconds over which things are counted.")
+    window: float = Field(description="Seconds of the counts.")
     rate: float = Field(description="Fallbacks a second, of all classes.")
     classes: list[ClassShown] = Field(description="Any other class fails closed.")
     duplicates: list[DuplicatesShown]
     exercises: list[ExerciseShown]
     busy_jitter: JitterShown | None = Field(description="Null: it was never switched, and there is none.")
-    hints: list[str] = Field(description="What to do next, for people.")
+    hints: list[str] = Field(description="Next steps, for people.")
 
     @classmethod
     def of(cls, report: PolicyReport) -> PolicyShown:
-        """From what the plane knows."""
+        """From the report."""
         return cls(
             window=report.window_ns / NS,
             rate=report.rate,
@@ -186,7 +184,7 @@ class PolicyShown(Told):
 
 
 class ChangeShown(Told):
-    """One line of history."""
+    """One entry of the history."""
 
     revision: int
     risk: str
@@ -199,7 +197,7 @@ class ChangeShown(Told):
 
     @classmethod
     def of(cls, change: PolicyChange) -> ChangeShown:
-        """From what the plane knows."""
+        """From the change."""
         return cls(
             revision=change.revision,
             risk=change.risk,
@@ -213,7 +211,7 @@ class ChangeShown(Told):
 
 
 class ChangeList(Told):
-    """Changes, newest first. Those before the last one: `below` its revision."""
+    """Changes, newest first. For earlier ones, set `below` to the revision of the last one."""
 
     items: list[ChangeShown]
 

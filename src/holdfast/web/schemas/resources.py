@@ -1,4 +1,4 @@
-"""What goes in and out over HTTP about resource locks. See `schemas`."""
+"""Bodies of requests and responses about resource locks. See `jobs`."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from holdfast.web.schemas.jobs import (
 )
 
 _TENANT = "Only for callers who are not bound to a tenant."
-_WHOLE_MAX = 2**53  # up to which every number of JSON is itself
+_WHOLE_MAX = 2**53  # up to which JSON numbers are exact
 _NEXT = "The `cursor` of the next page; null: there is none."
 
 
 class AcquireResource(Asked):
-    """A resource that somebody wants to have."""
+    """A resource to acquire."""
 
     resource: Resource
-    owner: Named = Field(description="Who has it, for people. Proves nothing.")
+    owner: Named = Field(description="A label of the holder for people. Proves nothing.")
     mode: ModeName = "exclusive"
     ttl: Ttl = resources.TTL_S
     timeout: float = Field(0, ge=0, le=resources.TIMEOUT_MAX_NS / NS, description="How long to wait for it.")
     token: OwnToken | None = Field(
-        None, description="Made up by the caller, at random, so that it can ask again if the answer is lost."
+        None, description="Random, made up by the caller, who can then repeat the request after a lost answer."
     )
     tenant: Label | None = Field(None, description=_TENANT)
 
 
 class RenewResource(Asked):
-    """A resource that somebody has and wants to keep."""
+    """A held resource to renew."""
 
     resource: Resource
     token: Annotated[str, StringConstraints(max_length=resources.TOKEN_CHARS_MAX)]
@@ -57,7 +57,7 @@ class RenewResource(Asked):
 
 
 class ReleaseResource(Asked):
-    """A resource that somebody has and gives back."""
+    """A held resource to release."""
 
     resource: Resource
     token: Annotated[str, StringConstraints(max_length=resources.TOKEN_CHARS_MAX)]
@@ -69,12 +69,12 @@ class ResourceFilter(Filter):
 
     resource: Given[Resource] = None
     tenant: Given[Label] = Field(None, description=_TENANT)
-    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    cursor: Given[Cursor] = Field(None, description="The `next` of the page before.")
     limit: Limit = 100
 
 
 class HolderShown(Told):
-    """A holder of a resource. Its token is shown to nobody."""
+    """A holder of a resource, without its token."""
 
     tenant: str
     resource: str
@@ -86,7 +86,7 @@ class HolderShown(Told):
 
     @classmethod
     def of(cls, holder: resources.ResourceHolder) -> HolderShown:
-        """For going out."""
+        """From the holder."""
         return cls(
             tenant=holder.tenant,
             resource=holder.resource,
@@ -99,47 +99,47 @@ class HolderShown(Told):
 
 
 class GrantShown(HolderShown):
-    """What a new holder gets: the token is its proof, and is told this once."""
+    """A new holder. The token is its proof, and is returned only this once."""
 
     token: str = Field(repr=False)
 
     @classmethod
     def to(cls, grant: resources.ResourceGrant) -> GrantShown:
-        """For going out to the holder."""
+        """From the grant."""
         return cls(**HolderShown.of(grant.holder).model_dump(), token=grant.token)
 
 
 class HolderPage(Told):
-    """Some holders of resources, by tenant, then by resource, then first come first."""
+    """A page of holders, by tenant, resource and grant."""
 
     items: list[HolderShown]
     next: str | None = Field(description=_NEXT)
 
 
 class ReleasedShown(Told):
-    """What was given back."""
+    """The released holder."""
 
     released: HolderShown
 
 
-# Taken away by force.
+# Forced releases.
 
 
 class BreakResource(Asked):
-    """A resource that is to be taken from whoever holds it."""
+    """A resource to release by force."""
 
     resource: Resource
     reason: Annotated[str, StringConstraints(pattern=SEEN_PATTERN, max_length=REASON_CHARS_MAX)] = Field(
-        description="Why; kept for good."
+        description="The reason; kept forever."
     )
     fence: Annotated[int, Field(ge=1, le=_WHOLE_MAX), AS_WHOLE] | None = Field(
-        None, description="Only from the holder with this fence; by default from all."
+        None, description="Only the holder with this fence; by default all."
     )
     tenant: Label | None = Field(None, description=_TENANT)
 
 
 class BreakFilter(Filter):
-    """Which page of what was taken away."""
+    """Which page of forced releases."""
 
     tenant: Given[Label] = Field(None, description=_TENANT)
     cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
@@ -147,7 +147,7 @@ class BreakFilter(Filter):
 
 
 class BreakShown(Told):
-    """A holder from whom a resource was taken, by whom, and why."""
+    """A holder that was removed by force, by whom, and why."""
 
     at: datetime
     tenant: str
@@ -160,7 +160,7 @@ class BreakShown(Told):
 
     @classmethod
     def of(cls, record: resources.ResourceBreak) -> BreakShown:
-        """For going out."""
+        """From the record."""
         return cls(
             at=moment(record.at_ns),
             tenant=record.tenant,
@@ -174,13 +174,13 @@ class BreakShown(Told):
 
 
 class BrokenShown(Told):
-    """Who held what was taken away, first come first; empty: nobody did."""
+    """The removed holders, in the order of their grants; empty: there were none."""
 
     broken: list[BreakShown]
 
 
 class BreakPage(Told):
-    """Some of what was taken away, newest first."""
+    """A page of forced releases, newest first."""
 
     items: list[BreakShown]
     next: str | None = Field(description=_NEXT)

@@ -1,8 +1,7 @@
-"""What goes out over HTTP to those who watch a plane. See `schemas`.
+"""Responses for observers of a plane. See `jobs`.
 
-A status is whole, or says what has changed since the one before: then a section that is left out is as it was, and a
-list has the lines that are new or changed, and the names of those that are gone. A field of a line that is left out is
-not known.
+A status is complete, or contains the changes since the one before. Then an omitted section is unchanged, and a list
+contains new and changed lines, and the names of removed ones. An omitted field of a line is unknown.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from holdfast.web.schemas.jobs import Filter, Given, StateName, Told, moment
 T = TypeVar("T", bound=Told)
 
 REASON_CHARS: Final = 200
-"""What a line has of a reason. The whole of it is with the job, or the dead letter."""
+"""The part of a reason in a line. The job, or the dead letter, has all of it."""
 
 
 class StatusFilter(Filter):
-    """What somebody who watches has seen."""
+    """The last status that the observer has."""
 
     after: Given[Annotated[str, StringConstraints(pattern=r"^[0-9a-z.]+$", max_length=64)]] = Field(
         default=None,
-        description="The `mark` of the status before: the next one is waited for, and says what has changed.",
+        description="The `mark` of the last status: the response waits for the next one, and contains the changes.",
     )
 
 
@@ -50,15 +49,15 @@ class JobLine(Told):
     updated_at: datetime
     version: int
     worker: Given[str] = None
-    fence: Given[int] = Field(default=None, description="Of the scheduler's lease under which it was last written.")
+    fence: Given[int] = Field(default=None, description="Of the scheduler's lease of the last write.")
     run_fence: Given[int] = Field(default=None, description="Of the worker's lease under which it runs or ran.")
-    reason: Given[str] = Field(default=None, description="Why it is in this state; not all of it if it is long.")
-    fraction: Given[float] = Field(default=None, description="How much of the work its function reports as done.")
-    note: Given[str] = Field(default=None, description="What its function reports to be doing.")
+    reason: Given[str] = Field(default=None, description="Why it is in this state; cut if it is long.")
+    fraction: Given[float] = Field(default=None, description="The part of the work that its function reports as done.")
+    note: Given[str] = Field(default=None, description="The current activity that its function reports.")
 
     @classmethod
     def of(cls, brief: StatusEntry) -> JobLine:
-        """For going out."""
+        """From the entry."""
         return cls(
             id=brief.id,
             tenant=brief.tenant,
@@ -94,7 +93,7 @@ class LetterLine(Told):
 
     @classmethod
     def of(cls, letter: LetterOutline) -> LetterLine:
-        """For going out."""
+        """From the outline."""
         return cls(
             id=letter.id,
             job=letter.job,
@@ -122,7 +121,7 @@ class WorkerLine(Told):
 
     @classmethod
     def of(cls, worker: WorkerStatus) -> WorkerLine:
-        """For going out."""
+        """From the status."""
         said = worker.said
         return cls(
             worker=said.worker,
@@ -137,12 +136,12 @@ class WorkerLine(Told):
 
 
 class LockLine(Told):
-    """A lock in a list. Its token is shown to nobody."""
+    """A lock in a list, without its token."""
 
     key: str
     family: Given[str] = None
-    loop: bool = Field(description="Whether who holds it leads a periodic task.")
-    job: Given[str] = Field(default=None, description="The job that it is about.")
+    loop: bool = Field(description="Whether its holder leads a background loop.")
+    job: Given[str] = Field(default=None, description="The locked job.")
     holder: Given[str] = None
     fence: Given[int] = None
     since: Given[datetime] = None
@@ -151,7 +150,7 @@ class LockLine(Told):
 
     @classmethod
     def of(cls, seen: Inspection, now_ns: int, families: Mapping[str, LockFamily]) -> LockLine:
-        """For going out."""
+        """From the inspection."""
         family = families.get(seen.family or "")
         left_ns = None if seen.remaining is None else round(seen.remaining * NS)
         return cls(
@@ -168,7 +167,7 @@ class LockLine(Told):
 
 
 class SnapshotLine(Told):
-    """Who wrote the worker snapshot, and when."""
+    """The writer and the time of the worker snapshot."""
 
     writer: str
     at: datetime
@@ -176,12 +175,12 @@ class SnapshotLine(Told):
 
     @classmethod
     def of(cls, document: StoredDocument) -> SnapshotLine:
-        """For going out."""
+        """From the document."""
         return cls(writer=document.writer, at=moment(document.at_ns), fence=document.fence)
 
 
 class EndsShown(Told):
-    """How many jobs ended in each span of the last minutes, oldest first; the last span is not over yet."""
+    """The number of jobs that ended in each span of the last minutes, oldest first; the last span is incomplete."""
 
     span: float = Field(description="Seconds.")
     succeeded: list[int]
@@ -190,7 +189,7 @@ class EndsShown(Told):
 
     @classmethod
     def of(cls, ends: EndedJobs) -> EndsShown:
-        """For going out."""
+        """From the counts."""
         return cls(
             span=SPAN_NS / NS,
             succeeded=list(ends.succeeded),
@@ -200,40 +199,40 @@ class EndsShown(Told):
 
 
 class Lines(Told, Generic[T]):
-    """Lines of a list: all of them, or those that are new or changed."""
+    """Lines of a list: all, or new and changed ones."""
 
     items: list[T]
-    gone: list[str] = Field(description="The names of those that are not in the list any more.")
+    gone: list[str] = Field(description="The names of removed lines.")
 
 
 class LoopShown(Told):
-    """A periodic task that one replica leads."""
+    """A background loop that one replica leads."""
 
     family: str
     key: str
 
 
 class StatusShown(Told):
-    """What the plane looks like, or what has changed since the status before."""
+    """The status of the plane, or its changes."""
 
     mark: str = Field(description="For `after`.")
-    whole: bool = Field(description="Whether it is whole, or says what has changed.")
+    whole: bool = Field(description="Whether it is complete, or contains only changes.")
     at: datetime
-    every: float = Field(description="Seconds between two of them.")
-    tenant: Given[str] = Field(default=None, description="Of whom alone it tells. Such callers are told of no locks.")
-    parts: dict[str, str] = Field(description="Of each part that is needed: `ok`, or what is wrong with it.")
+    every: float = Field(description="Seconds between two responses.")
+    tenant: Given[str] = Field(default=None, description="The only tenant that is shown. Such callers see no locks.")
+    parts: dict[str, str] = Field(description="For each needed component: `ok`, or its problem.")
     counts: Given[dict[StateName, int]] = Field(
-        default=None, description="How many jobs are in each state; those that are over may not be counted yet."
+        default=None, description="The number of jobs in each state; finished ones may not be counted yet."
     )
-    counted_at: Given[datetime] = Field(default=None, description="When those that are over were counted.")
+    counted_at: Given[datetime] = Field(default=None, description="When finished jobs were counted.")
     ended: Given[EndsShown] = None
-    dead: Given[int] = Field(default=None, description="How many dead letters nobody has tried again.")
+    dead: Given[int] = Field(default=None, description="The number of dead letters that were not retried.")
     jobs: Given[Lines[JobLine]] = Field(
-        default=None, description="The newest, those at hand, and those that died last."
+        default=None, description="The newest, the unfinished ones, and the latest dead ones."
     )
     letters: Given[Lines[LetterLine]] = Field(default=None, description="The newest.")
     workers: Given[Lines[WorkerLine]] = None
     snapshot: Given[SnapshotLine] = None
     loops: Given[list[LoopShown]] = None
     locks: Given[Lines[LockLine]] = None
-    locks_left_out: Given[bool] = Field(default=None, description="Whether more are held than are listed.")
+    locks_left_out: Given[bool] = Field(default=None, description="Whether more are held than listed.")

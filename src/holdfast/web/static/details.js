@@ -1,8 +1,8 @@
-// One job in full: what it is, under which fences it was written, and its history. Read again whenever it has changed.
+// The details of one job: its data, fences and history. Read again whenever it has changed.
 
 import { Refused, ask } from './feed.js';
-import { byId, make, mark, show, write, writeFence } from './drawing.js';
-import { STATES, between, moment, precisely, reported } from './wording.js';
+import { byId, make, mark, show, write, writeFence } from './dom.js';
+import { STATES, between, moment, precisely, reported } from './format.js';
 
 const PREFIX = '#job=';
 
@@ -14,18 +14,18 @@ export class Details {
     byId('details-close').addEventListener('click', () => this.dialog.close());
     this.dialog.addEventListener('close', () => this.closed());
     this.dialog.addEventListener('click', (event) => {
-      if (event.target === this.dialog) this.dialog.close(); // beside it
+      if (event.target === this.dialog) this.dialog.close(); // the backdrop
     });
     window.addEventListener('hashchange', () => this.follow());
   }
 
-  /** Open what the address names; links to a job can be passed on. */
+  /** Open the job in the address, so that links to jobs work. */
   follow() {
     if (!location.hash.startsWith(PREFIX)) return;
     try {
       this.open(decodeURIComponent(location.hash.slice(PREFIX.length)));
     } catch {
-      // An address that cannot be read names no job.
+      // An invalid address names no job.
     }
   }
 
@@ -117,7 +117,7 @@ function facts(job) {
   return [...rows, fact('Scheduler’s fence', fenced(job.fence)), fact('Worker’s fence', fenced(job.run_fence))];
 }
 
-// Each attempt of a workflow step is a job of its own: its id and a label have the numbers of the step.
+// Each attempt of a workflow step is a separate job: its id and a label have the numbers of the step.
 function attempts(job) {
   const allowed = job.labels['holdfast.attempts'];
   return allowed ? `${job.id.split('@').pop()} of ${allowed}` : `${job.attempt} of ${job.max_attempts}`;
@@ -148,7 +148,7 @@ function happening(event, before) {
   const head = make('span', 'event-head');
   head.append(make('strong', '', STATES[event.after] ?? event.after), time, make('span', 'faint', since));
   const detail = make('span', 'event-detail');
-  detail.append(`by ${event.actor || 'somebody'}`);
+  detail.append(`by ${event.actor || 'unknown'}`);
   if (event.attempt) detail.append(`, attempt ${event.attempt}`);
   detail.append(', fence ', fenced(event.fence));
   row.append(head, detail);

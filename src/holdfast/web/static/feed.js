@@ -1,11 +1,11 @@
-// Where the numbers come from: asks the API again and again, each time for what has changed, and keeps the whole.
+// The data of the page: polls the API for changes, and keeps the complete status.
 //
-// Promises: one question at a time, none while nobody looks (a hidden tab). When the server does not answer, says so and
-// goes on asking, at first soon, then every few seconds. The token stays in this tab (sessionStorage) and goes nowhere
-// but into the Authorization header of questions to the server that served this page.
+// Promises: one request at a time, none while the tab is hidden. When the server does not answer, reports it and retries,
+// first soon, then every few seconds. The token stays in this tab (sessionStorage) and is sent only in the Authorization
+// header of requests to the server that served this page.
 
 const KEY = 'holdfast.token';
-const PATIENCE_MS = 10_000;
+const TIMEOUT_MS = 10_000;
 const PAUSES_MS = [300, 700, 1500, 3000];
 const LISTS = { jobs: 'id', letters: 'id', workers: 'worker', locks: 'key' };
 
@@ -22,11 +22,11 @@ export const token = {
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** Ask the API; the answer, or `Refused` with what it says, or what `fetch` throws when there is no answer. */
+/** Call the API. Throws `Refused` with the error of the server, or the error of `fetch` without a response. */
 export async function ask(path) {
   const headers = { accept: 'application/json' };
   if (token.get()) headers.authorization = `Bearer ${token.get()}`;
-  const options = { headers, cache: 'no-store', credentials: 'omit', signal: AbortSignal.timeout(PATIENCE_MS) };
+  const options = { headers, cache: 'no-store', credentials: 'omit', signal: AbortSignal.timeout(TIMEOUT_MS) };
   const answer = await fetch(`/api/v1${path}`, options);
   if (answer.ok) return answer.json();
   const problem = await answer.json().catch(() => ({}));
@@ -36,7 +36,7 @@ export async function ask(path) {
 const nothing = () => ({ at: null, jobs: new Map(), letters: new Map(), workers: new Map(), locks: new Map() });
 
 export class Feed {
-  /** `seen(model)`: there is something new. `linked(state, detail)`: live, lost, refused or locked. */
+  /** `seen(model)`: new data. `linked(state, detail)`: live, lost, refused or locked. */
   constructor(seen, linked) {
     this.seen = seen;
     this.linked = linked;
@@ -44,7 +44,7 @@ export class Feed {
     this.wake = () => {};
   }
 
-  /** Somebody gave a token, or forgot it: begin anew. */
+  /** The user signed in or out: start again. */
   restart() {
     this.model = nothing();
     this.wake();
@@ -58,7 +58,7 @@ export class Feed {
       try {
         const status = await ask(mark ? `/status?after=${encodeURIComponent(mark)}` : '/status');
         failures = 0;
-        if (this.model !== model) continue; // begun anew meanwhile
+        if (this.model !== model) continue; // restarted in the meantime
         this.merge(status);
         this.linked('live');
         this.seen(this.model);
@@ -95,7 +95,7 @@ export class Feed {
     model.heard = performance.now();
   }
 
-  /** The server's clock, as far as it is known. */
+  /** The time of the server's clock, as far as it is known. */
   now() {
     return this.model.at === null ? Date.now() : this.model.at + performance.now() - this.model.heard;
   }

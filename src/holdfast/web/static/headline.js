@@ -1,14 +1,14 @@
-// The top of the page: how many jobs are where, and how many end.
+// The top of the page: jobs by state, and throughput.
 
-import { byId, make, mark, write } from './drawing.js';
-import { GROUPS, STATES, pace, plural, timeOfDay, whole } from './wording.js';
+import { byId, make, mark, write } from './dom.js';
+import { GROUPS, STATES, pace, timeOfDay, whole } from './format.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const HEIGHT = 56;
 const STALE_MS = 5000;
 
 export class Headline {
-  /** `choose(group)` is called when somebody clicks on one. */
+  /** `choose(group)` is called when the user selects a group. */
   constructor(choose, toLetters) {
     this.tiles = GROUPS.map((group) => this.tile(group, () => choose(group.name)));
     this.dead = this.tile({ name: 'dead', title: 'Dead letters', states: [] }, toLetters);
@@ -37,13 +37,13 @@ export class Headline {
     if (counts) {
       for (const each of this.tiles) {
         const { states } = each.group;
-        const known = states.some((state) => counts[state] !== undefined); // many jobs take a while to count
+        const known = states.some((state) => counts[state] !== undefined); // counting many jobs takes time
         write(each.number, known ? whole.format(states.reduce((sum, state) => sum + (counts[state] ?? 0), 0)) : '…');
         const parts = states.length > 1 ? states.filter((state) => counts[state]) : [];
         write(each.detail, parts.map((state) => `${whole.format(counts[state])} ${STATES[state]}`).join(' · '));
       }
       write(this.dead.number, model.dead === undefined ? '…' : whole.format(model.dead));
-      write(this.dead.detail, model.dead ? 'not tried again' : '');
+      write(this.dead.detail, model.dead ? 'not retried' : '');
       mark(this.dead.root, 'data-some', model.dead ? 'yes' : null);
     }
     if (model.ended) this.pace(model, now);
@@ -56,14 +56,14 @@ export class Headline {
     const bad = sum(ended.otherwise);
     const minutes = Math.round((ended.span * ended.succeeded.length) / 60);
     const counted = now - Date.parse(model.counted_at) > STALE_MS ? `; counted at ${timeOfDay(Date.parse(model.counted_at))}` : '';
-    const words = `${plural(sum(ended.succeeded), 'success', 'successes')}, ${whole.format(bad)} otherwise in ${minutes} min${counted}`;
+    const words = `${whole.format(sum(ended.succeeded))} succeeded, ${whole.format(bad)} failed or cancelled in ${minutes} min${counted}`;
     write(byId('pace-note'), words);
     this.chart(ended, words);
   }
 
   chart(ended, words) {
     const chart = byId('chart');
-    mark(chart, 'aria-label', `Jobs that ended, each ${ended.span} seconds: ${words}`);
+    mark(chart, 'aria-label', `Finished jobs in spans of ${ended.span} seconds: ${words}`);
     const count = ended.succeeded.length;
     const step = 240 / count;
     while (this.bars.length < count) {
@@ -80,7 +80,7 @@ export class Headline {
     const most = Math.max(1, ...ended.succeeded.map((each, at) => each + ended.otherwise[at]));
     this.bars.forEach(([good, bad], at) => {
       const [well, ill] = [ended.succeeded[at], ended.otherwise[at]].map((each) => (each / most) * (HEIGHT - 4));
-      const foot = well + ill > 0 ? 0 : 1.2; // a line, so that quiet times are seen to be quiet
+      const foot = well + ill > 0 ? 0 : 1.2; // a baseline for idle times
       mark(good, 'height', (well + foot).toFixed(2));
       mark(good, 'y', (HEIGHT - well - foot).toFixed(2));
       mark(bad, 'height', ill.toFixed(2));

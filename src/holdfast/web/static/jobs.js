@@ -1,13 +1,13 @@
-// The list of jobs: the newest and those at hand, filtered by state and text.
+// The list of jobs: the newest and the unfinished ones, filtered by state and text.
 
-import { Rows, byId, flash, hint, make, mark, show, write, writeFence } from './drawing.js';
-import { GROUPS, STATES, age, plural, reported, whole } from './wording.js';
+import { Rows, byId, flash, hint, make, mark, show, write, writeFence } from './dom.js';
+import { GROUPS, STATES, age, plural, reported, whole } from './format.js';
 
 const EXAMPLE = 'holdfast jobs submit TOPIC --payload \'{"n": 1}\' --follow';
 const END_CHARS = 24;
 
 export class Jobs {
-  /** `open(id)`: somebody wants to see one. `filtered(group)`: the filter has changed. */
+  /** `open(id)`: the user opens a job. `filtered(group)`: the filter has changed. */
   constructor(open, filtered) {
     this.open = open;
     this.filtered = filtered;
@@ -20,7 +20,7 @@ export class Jobs {
     this.text.addEventListener('input', () => this.refilter());
   }
 
-  /** Show one group of states, or all if it is shown already. */
+  /** Show one group of states, or all if this group is selected already. */
   choose(group) {
     this.state.value = this.state.value === group ? '' : group;
     this.refilter();
@@ -38,15 +38,15 @@ export class Jobs {
     this.rows.show(found, (job) => job.id);
     show(byId('job-rows').parentElement, found.length > 0);
     show(byId('jobs-empty'), found.length === 0);
-    if (!model.jobs_known) hint(byId('jobs-empty'), 'The jobs cannot be read now.');
-    else if (!all.length) hint(byId('jobs-empty'), 'No jobs yet. Submit one from a shell:', EXAMPLE);
-    else hint(byId('jobs-empty'), 'No job on this page fits the filter. Older ones are on the shell:', this.command());
+    if (!model.jobs_known) hint(byId('jobs-empty'), 'Jobs cannot be read at the moment.');
+    else if (!all.length) hint(byId('jobs-empty'), 'No jobs yet. Submit one with:', EXAMPLE);
+    else hint(byId('jobs-empty'), 'No job on this page matches the filter. List older jobs with:', this.command());
     write(byId('jobs-note'), this.note(model, all, found));
   }
 
   note(model, all, found) {
     if (!all.length) return '';
-    if (found.length === all.length) return `${plural(all.length, 'job')}: the newest, and all at hand`;
+    if (found.length === all.length) return `${plural(all.length, 'job')}: the newest and all unfinished`;
     const counted = this.states().reduce((sum, state) => sum + (model.counts?.[state] ?? 0), 0);
     const older = !this.text.value && counted > found.length ? `; the other ${whole.format(counted - found.length)}: ${this.command()}` : '';
     return `${found.length} of ${plural(all.length, 'job')}${older}`;
@@ -57,7 +57,7 @@ export class Jobs {
     return state ? `holdfast jobs list --state ${state.toLowerCase()}` : 'holdfast jobs list';
   }
 
-  /** The states that are chosen; none: all are. */
+  /** The selected states; empty: all. */
   states() {
     const chosen = this.state.value;
     return GROUPS.find((each) => each.name === chosen)?.states ?? (chosen ? [chosen] : []);
@@ -138,7 +138,7 @@ export class Jobs {
   }
 }
 
-/** The end of an id stays visible where room is short: in the job of a run, it is the step and its attempt. */
+/** The end of an id stays visible in narrow columns: for the job of a run it names the step and the attempt. */
 function writeId(row, id) {
   const colon = id.lastIndexOf(':') + 1;
   const cut = Math.max(colon, id.length - END_CHARS);
@@ -158,10 +158,10 @@ function choices() {
     return made;
   };
   const groups = make('optgroup');
-  groups.label = 'Together';
+  groups.label = 'Groups';
   groups.append(...GROUPS.map((each) => option(each.name, each.title)));
   const states = make('optgroup');
-  states.label = 'One state';
+  states.label = 'States';
   states.append(...Object.entries(STATES).map(([state, words]) => option(state, words)));
   return [option('', 'All states'), groups, states];
 }

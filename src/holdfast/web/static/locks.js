@@ -1,16 +1,16 @@
-// Who holds what, and for how long: bars that count down by themselves between two answers of the server.
+// Held locks with their holders, and bars that count down between two responses of the server.
 
-import { Rows, byId, flash, hint, make, mark, show, write, writeFence } from './drawing.js';
-import { plural, span } from './wording.js';
+import { Rows, byId, flash, hint, make, mark, show, write, writeFence } from './dom.js';
+import { plural, span } from './format.js';
 
 const LOW = 1 / 3;
 const DIRE = 1 / 6;
 
 export class Locks {
-  /** `open(id)`: somebody wants to see the job of a lock. */
+  /** `open(id)`: the user opens the job of a lock. */
   constructor(open) {
     this.open = open;
-    this.longest = new Map(); // by family: the store does not keep how long a lock was taken for
+    this.longest = new Map(); // by family: the store does not keep the TTL
     this.leaders = new Rows(byId('leaders'), () => this.build(), (row, lock) => this.fill(row, lock));
     this.rows = new Rows(byId('lock-rows'), () => this.build(), (row, lock) => this.fill(row, lock));
   }
@@ -27,10 +27,10 @@ export class Locks {
     show(byId('lock-rows'), held.length > 0);
     const without = (model.loops ?? []).filter((loop) => !model.locks.has(loop.key)).map((loop) => loop.family);
     show(byId('leaderless'), model.locks_known === true && without.length > 0);
-    write(byId('leaderless'), `Nobody leads now: ${without.join(', ')}.`);
+    write(byId('leaderless'), `No leader at the moment: ${without.join(', ')}.`);
     show(byId('locks-empty'), held.length === 0);
-    if (bound) hint(byId('locks-empty'), 'Locks name the work of every tenant, and your token is bound to one.');
-    else if (!model.locks_known) hint(byId('locks-empty'), 'The leases cannot be read now.');
+    if (bound) hint(byId('locks-empty'), 'Locks are not shown: they name objects of every tenant, and your token is bound to one.');
+    else if (!model.locks_known) hint(byId('locks-empty'), 'Leases cannot be read at the moment.');
     else hint(byId('locks-empty'), 'No other lock is held. Each running job holds one.');
     const more = model.locks_left_out ? ', and more' : '';
     write(byId('locks-note'), bound || !model.locks_known ? '' : `${plural(all.length, 'lease')} held${more}`);
@@ -66,7 +66,7 @@ export class Locks {
       row.name.replaceChildren(...this.naming(lock));
       mark(row.name, 'title', lock.key);
     }
-    write(row.holder, lock.loop ? `led by ${lock.holder ?? 'somebody'}` : `held by ${lock.holder ?? 'somebody'}`);
+    write(row.holder, lock.loop ? `led by ${lock.holder ?? 'unknown'}` : `held by ${lock.holder ?? 'unknown'}`);
     mark(row.holder, 'title', lock.holder);
     if (row.fence.dataset.fence && row.fence.dataset.fence !== String(lock.fence)) flash(row.root);
     writeFence(row.fence, lock.fence);
@@ -91,12 +91,12 @@ export class Locks {
 
   count(row, now) {
     if (row.until === null) {
-      write(row.left, 'no end');
+      write(row.left, 'no expiry');
       return;
     }
     const left = Math.max(0, row.until - now);
     const part = Math.min(1, left / this.longest.get(row.family));
-    write(row.left, left > 0 ? span(left) : 'over');
+    write(row.left, left > 0 ? span(left) : 'expired');
     row.level.style.setProperty('--part', part.toFixed(4));
     mark(row.bar, 'data-level', part > LOW ? 'fine' : part > DIRE ? 'low' : 'dire');
   }

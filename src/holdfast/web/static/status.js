@@ -1,13 +1,13 @@
-// The page: connects what the server says with what is drawn. See feed.js for the one, and the rest for the other.
+// The page: connects the data of the server (feed.js) with its display (the other modules).
 
 import { Details } from './details.js';
-import { Rows, byId, make, mark, show, write } from './drawing.js';
+import { Rows, byId, make, mark, show, write } from './dom.js';
 import { Feed, token } from './feed.js';
 import { Headline } from './headline.js';
 import { Jobs } from './jobs.js';
-import { Letters, Workers } from './crew.js';
+import { Letters, Workers } from './lists.js';
 import { Locks } from './locks.js';
-import { timeOfDay } from './wording.js';
+import { timeOfDay } from './format.js';
 
 const TICK_MS = 200;
 const SHOWN_BY = { database: 'jobs, workers and dead letters', leases: 'locks', bus: 'nothing on this page' };
@@ -54,10 +54,10 @@ function fillPart(row, [name, answer]) {
   mark(row.root, 'data-well', answer === 'ok' ? 'yes' : 'no');
   mark(row.root, 'data-part', name);
   write(row.name, answer === 'ok' ? name : `${name}: ${answer}`);
-  mark(row.root, 'title', answer === 'ok' ? `the ${name} answers` : `the ${name} does not answer as it should: ${answer}`);
+  mark(row.root, 'title', answer === 'ok' ? `${name}: healthy` : `${name}: ${answer}`);
 }
 
-/** Whether a store is in trouble, as the server says. */
+/** Show which components fail, as the server reports. */
 function trouble(model) {
   const ill = Object.keys(model.parts).filter((name) => model.parts[name] !== 'ok');
   if (!ill.length) {
@@ -65,26 +65,26 @@ function trouble(model) {
     return;
   }
   const stale = ill.map((name) => SHOWN_BY[name] ?? name).join('; ');
-  warn('trouble', `${ill.join(' and ')} in trouble.`, `What may be out of date: ${stale}.`);
+  warn('trouble', `Not healthy: ${ill.join(', ')}.`, `This may be stale: ${stale}.`);
 }
 
-/** How it stands with the server. */
+/** Show the state of the connection to the server. */
 function linked(state, detail) {
   live = state === 'live';
   mark(byId('link'), 'data-state', state);
-  show(byId('door'), state === 'locked');
+  show(byId('sign-in'), state === 'locked');
   show(byId('forget'), state !== 'locked' && Boolean(token.get()));
   mark(document.body, 'data-stale', live || state === 'locked' ? null : 'yes');
-  if (live) return; // what else there is to warn of, the answer says
+  if (live) return; // the response has the other warnings
   write(byId('link-text'), { lost: 'disconnected', refused: 'refused', locked: 'locked' }[state]);
   if (state === 'locked') {
     lock(detail);
     return;
   }
   const { at } = feed.model;
-  const stale = at === null ? '' : `What is below is stale: it is from ${timeOfDay(at)}. `;
-  if (state === 'lost') warn('lost', 'Disconnected: the server does not answer.', `${stale}Trying again by itself…`);
-  else warn('lost', `The server refuses: ${detail}.`, `${stale}Trying again by itself…`);
+  const stale = at === null ? '' : `The data below is stale, from ${timeOfDay(at)}. `;
+  if (state === 'lost') warn('lost', 'Disconnected: the server does not answer.', `${stale}Retrying…`);
+  else warn('lost', `The server refused the request: ${detail}.`, `${stale}Retrying…`);
 }
 
 function warn(kind, title, text) {
@@ -99,12 +99,12 @@ function lock(problem) {
   show(byId('banner'), false);
   parts.show([], ([name]) => name);
   if (problem) token.forget();
-  write(byId('door-problem'), problem ? `That did not work: ${problem}.` : '');
+  write(byId('sign-in-problem'), problem ? `Sign-in failed: ${problem}.` : '');
   byId('token').value = '';
   byId('token').focus();
 }
 
-byId('door').addEventListener('submit', (event) => {
+byId('sign-in').addEventListener('submit', (event) => {
   event.preventDefault();
   token.set(byId('token').value.trim());
   byId('token').value = '';
@@ -117,7 +117,7 @@ byId('forget').addEventListener('click', () => {
   location.reload();
 });
 
-/** Ages and bars go on between two answers. Not without a server: it might have renewed what we see run out. */
+/** Update ages and bars between two responses. Not while disconnected: the server may have renewed expiring leases. */
 function tick() {
   if (!live || document.hidden) return;
   const now = feed.now();

@@ -1,8 +1,8 @@
-// Numbers, times and states as people read them.
+// Formats numbers, times and states.
 
 export const STATES = {
   PENDING: 'pending',
-  APPROVAL_REQUIRED: 'for approval',
+  APPROVAL_REQUIRED: 'needs approval',
   SCHEDULED: 'scheduled',
   DISPATCHED: 'dispatched',
   RUNNING: 'running',
@@ -17,7 +17,7 @@ export const STATES = {
 
 export const GROUPS = [
   { name: 'waiting', title: 'Waiting', states: ['PENDING', 'APPROVAL_REQUIRED'] },
-  { name: 'work', title: 'At work', states: ['SCHEDULED', 'DISPATCHED', 'RUNNING'] },
+  { name: 'work', title: 'In progress', states: ['SCHEDULED', 'DISPATCHED', 'RUNNING'] },
   { name: 'retrying', title: 'Retrying', states: ['RETRYING'] },
   { name: 'succeeded', title: 'Succeeded', states: ['SUCCEEDED'] },
   { name: 'failed', title: 'Failed', states: ['FAILED', 'TIMEOUT', 'DENIED', 'OUTPUT_QUARANTINED'] },
@@ -33,7 +33,7 @@ export const timeOfDay = (ms) => clock.format(ms);
 export const precisely = (ms) => precise.format(ms);
 export const moment = (text) => calendar.format(Date.parse(text));
 
-/** How long: 0.4 s, 12 s, 3 min, 5 h, 2 d. */
+/** A duration: 0.4 s, 12 s, 3 min, 5 h, 2 d. */
 export function span(ms) {
   const seconds = Math.max(0, ms) / 1000;
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
@@ -43,10 +43,10 @@ export function span(ms) {
   return `${Math.round(seconds / 86_400)} d`;
 }
 
-/** The same between two events, which may be close to each other. */
+/** The time between two events, down to milliseconds. */
 export const between = (ms) => (ms < 995 ? `${Math.max(0, Math.round(ms))} ms` : span(ms));
 
-/** Ages tick in whole seconds: tenths would only be noise. */
+/** An age in whole seconds. */
 export function age(ms) {
   const seconds = Math.floor(Math.max(0, ms) / 1000);
   return seconds < 100 ? `${seconds} s` : span(ms);
@@ -60,7 +60,7 @@ export function plural(number, one, many = `${one}s`) {
   return `${whole.format(number)} ${number === 1 ? one : many}`;
 }
 
-/** What the function of a job reports about its progress; empty: nothing. */
+/** The progress that the function of a job reports; empty: none. */
 export function reported({ fraction, note }) {
   const share = typeof fraction === 'number' ? `${Math.floor(100 * fraction)} %` : '';
   return [share, note].filter(Boolean).join(' · ');

@@ -1,8 +1,8 @@
-// Writing to the page: text only, and only where it differs, so that nothing flickers and focus stays where it is.
+// Updates the page: only text, and only where it differs, so that nothing flickers and the focus stays.
 
 export const byId = (id) => document.getElementById(id);
 
-/** A new element: `make('span', 'chip', 'text')`. What is written is text, never markup. */
+/** A new element: `make('span', 'chip', 'text')`. The content is text, never markup. */
 export function make(tag, name = '', text = '') {
   const element = document.createElement(tag);
   if (name) element.className = name;
@@ -27,7 +27,7 @@ export function show(element, visible) {
   if (element.hidden === visible) element.hidden = !visible;
 }
 
-/** A fence: all digits, with those dimmed that hardly ever change. */
+/** A fence: all digits, with the leading ones dimmed, which rarely change. */
 export function writeFence(element, fence) {
   const digits = fence === undefined || fence === null ? '' : String(fence);
   if (element.dataset.fence === digits) return;
@@ -37,7 +37,7 @@ export function writeFence(element, fence) {
   element.replaceChildren(...(digits ? [head, tail] : [make('span', 'faint', '–')]));
 }
 
-/** A list whose rows are known by a name: changed in place, moved only if they have to be. */
+/** A list of rows with names: rows are changed in place, and moved only if necessary. */
 export class Rows {
   /** `build()` makes `{ root, … }`; `fill(row, item)` writes an item into it. */
   constructor(container, build, fill) {
@@ -77,13 +77,13 @@ export class Rows {
 
 const still = window.matchMedia('(prefers-reduced-motion: reduce)');
 
-/** Show for a moment that something has changed. */
+/** Highlight a change for a moment. */
 export function flash(element) {
   if (still.matches) return;
   element.animate([{ backgroundColor: 'var(--flash)' }, { backgroundColor: 'transparent' }], { duration: 1200, easing: 'ease-out' });
 }
 
-/** An empty list says what to do next. */
+/** The text of an empty list: the next step. */
 export function hint(element, words, command) {
   const wanted = `${words}\n${command ?? ''}`;
   if (element.dataset.hint === wanted) return;

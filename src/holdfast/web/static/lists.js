@@ -1,7 +1,7 @@
 // Workers and dead letters.
 
-import { Rows, byId, hint, make, mark, show, write, writeFence } from './drawing.js';
-import { age, plural, whole } from './wording.js';
+import { Rows, byId, hint, make, mark, show, write, writeFence } from './dom.js';
+import { age, plural, whole } from './format.js';
 
 export class Workers {
   constructor() {
@@ -14,10 +14,10 @@ export class Workers {
     const alive = known.filter((each) => each.alive);
     this.rows.show(known, (each) => each.worker);
     const sum = (name) => alive.reduce((total, each) => total + each[name], 0);
-    write(byId('workers-note'), known.length ? `${alive.length} alive, ${whole.format(sum('active'))} of ${whole.format(sum('capacity'))} places taken` : '');
+    write(byId('workers-note'), known.length ? `${alive.length} alive, ${whole.format(sum('active'))} of ${whole.format(sum('capacity'))} slots in use` : '');
     show(byId('workers-empty'), known.length === 0);
-    if (model.workers_known) hint(byId('workers-empty'), 'No worker has said anything yet. Start some:', 'holdfast worker module:app');
-    else hint(byId('workers-empty'), 'The workers cannot be read now.');
+    if (model.workers_known) hint(byId('workers-empty'), 'No workers yet. Start one with:', 'holdfast worker module:app');
+    else hint(byId('workers-empty'), 'Workers cannot be read at the moment.');
     this.snapshot = model.snapshot ?? null;
     this.tick(now);
   }
@@ -25,7 +25,7 @@ export class Workers {
   tick(now) {
     for (const row of this.rows.values()) {
       const silent = age(now - row.heard);
-      write(row.heart, row.item.alive ? `heard ${silent} ago` : `silent for ${silent}`);
+      write(row.heart, row.item.alive ? `heartbeat ${silent} ago` : `no heartbeat for ${silent}`);
     }
     show(byId('snapshot'), this.snapshot !== null);
     if (this.snapshot) {
@@ -54,10 +54,10 @@ function fill(row, worker) {
   mark(row.root, 'data-alive', worker.alive ? 'yes' : 'no');
   write(row.name, worker.worker);
   mark(row.name, 'title', worker.worker);
-  // A worker that is gone runs nothing: its last report of busy slots is no longer true.
+  // A dead worker runs nothing: its last report of busy slots is stale.
   const active = worker.alive ? worker.active : 0;
-  const slots = `${worker.draining ? 'leaving, ' : ''}${whole.format(active)}/${whole.format(worker.capacity)}`;
-  write(row.places, worker.alive ? slots : 'gone');
+  const slots = `${worker.draining ? 'draining, ' : ''}${whole.format(active)}/${whole.format(worker.capacity)}`;
+  write(row.places, worker.alive ? slots : 'dead');
   row.level.style.setProperty('--part', (worker.capacity ? Math.min(1, active / worker.capacity) : 0).toFixed(4));
   const topics = `${worker.pool}: ${worker.topics.join(', ')}`;
   write(row.topics, topics);
@@ -66,7 +66,7 @@ function fill(row, worker) {
 }
 
 export class Letters {
-  /** `open(id)`: somebody wants to see the job of a letter. */
+  /** `open(id)`: the user opens the job of a dead letter. */
   constructor(open) {
     this.rows = new Rows(byId('letter-rows'), () => buildLetter(open), fillLetter);
   }
@@ -75,10 +75,10 @@ export class Letters {
     const all = [...model.letters.values()].sort((one, other) => Date.parse(other.at) - Date.parse(one.at));
     this.rows.show(all, (each) => each.id);
     show(byId('letters-empty'), all.length === 0);
-    if (model.letters_known) hint(byId('letters-empty'), 'No dead letters. What fails for good is kept here, and can be tried again:', 'holdfast jobs retry JOB');
-    else hint(byId('letters-empty'), 'The dead letters cannot be read now.');
+    if (model.letters_known) hint(byId('letters-empty'), 'No dead letters. Jobs that fail permanently are kept here. Retry one with:', 'holdfast jobs retry JOB');
+    else hint(byId('letters-empty'), 'Dead letters cannot be read at the moment.');
     const waiting = model.dead ?? 0;
-    write(byId('letters-note'), all.length ? `${plural(waiting, 'letter')} not tried again${waiting > all.length ? `; the newest ${all.length}` : ''}` : '');
+    write(byId('letters-note'), all.length ? `${plural(waiting, 'letter')} not retried${waiting > all.length ? `; the newest ${all.length}` : ''}` : '');
     this.tick(now);
   }
 
@@ -106,7 +106,7 @@ function fillLetter(row, letter) {
   mark(row.name, 'title', letter.job);
   write(row.tenant, letter.tenant);
   const tries = letter.attempts ? ` after ${plural(letter.attempts, 'attempt')}` : '';
-  write(row.reason, `${letter.code}${tries}: ${letter.reason}${letter.retried_as ? ' (tried again)' : ''}`);
+  write(row.reason, `${letter.code}${tries}: ${letter.reason}${letter.retried_as ? ' (retried)' : ''}`);
   mark(row.reason, 'title', letter.reason);
   mark(row.root, 'data-retried', letter.retried_as ? 'yes' : null);
   row.at = Date.parse(letter.at);
