@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.cli.app import run_app
-from holdfast.plane.process.gc import PATIENCE, collect_patiently
+from holdfast.plane.process.gc import THRESHOLD, collect_patiently
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +23,11 @@ def as_before() -> Iterator[None]:
 def test_it_looks_more_rarely_and_still_looks() -> None:
     gc.set_threshold(700, 7, 8)
     collect_patiently()
-    assert gc.get_threshold() == (PATIENCE, 7, 8)
+    assert gc.get_threshold() == (THRESHOLD, 7, 8)
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("chosen", [0, PATIENCE, 5 * PATIENCE])
+@pytest.mark.parametrize("chosen", [0, THRESHOLD, 5 * THRESHOLD])
 def test_an_interpreter_that_looks_as_rarely_already_is_left_alone(chosen: int) -> None:
     gc.set_threshold(chosen, 7, 8)
     collect_patiently()
@@ -48,4 +48,4 @@ def test_one_that_does_not_look_at_all_is_left_alone() -> None:
 def test_commands_that_run_a_process_do_so_before_they_load_what_is_not_theirs(words: list[str]) -> None:
     gc.set_threshold(700, 7, 8)
     assert run_app(words) == 64
-    assert gc.get_threshold() == (PATIENCE, 7, 8)
+    assert gc.get_threshold() == (THRESHOLD, 7, 8)

@@ -1,22 +1,17 @@
-"""Who works: what workers last said about themselves, and what follows for the pools that they serve.
+"""The worker registry: stores heartbeats, and derives the slots of each pool from them.
 
-Promises: a worker that has said nothing for its TTL does not count as alive; an older word never replaces a newer one;
-when a worker comes, comes back, or can take more than before, be it of one topic, the dispatchers of its pool are told.
-Does not promise that a worker is alive: only that it said so within the TTL. Views are read from the database at most
-every `refresh_ns`, so that asking costs nothing.
+Promises: a worker without a heartbeat for its TTL does not count as alive. An older heartbeat never replaces a newer
+one. When a worker joins, returns, or has more slots than before, even of one topic, the dispatchers of its pool are
+notified. Does not promise that a worker is alive: only that it sent a heartbeat within the TTL. Views are read from the
+database at most every `refresh_ns`.
 
-Clock: the wall clock, of which a heartbeat carries the sender's. A sender whose clock is ahead is taken at its word for
-no longer than one TTL from when it is heard.
+**Names**: two workers under one name would receive each other's stop messages. So a name that a living worker of
+another process uses is refused; the error names that worker, and the time when the name is free if the worker has died.
+A name is free immediately when its worker has left, and on the same host when its process is gone: a worker that
+restarts after a crash does not wait. Does not promise to distinguish two workers that start in the same moment.
 
-Whether a name is free for a worker: two under one name would take each other's orders to stop.
-
-Promises: a name that a living worker has, in another process, is refused, with who has it and when it will be free if
-that one has died. A name is free at once when its worker has left, and on the same host when its process is gone: one
-that is started again after a crash is not kept waiting.
-
-Does not promise to tell two apart that start in the same moment.
-
-Clock: the wall clock, as for heartbeats.
+Clock: the wall clock; a heartbeat carries that of its sender. If the clock of a sender is ahead, its heartbeat counts
+for at most one TTL after it was received.
 """
 
 from __future__ import annotations
@@ -54,17 +49,17 @@ _SWEEP: Final = sql("worker_sweep")
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What the live workers of a pool can take together."""
+    """The live workers of a pool together."""
 
     name: str
-    workers: int = 0  # live ones that take jobs
+    workers: int = 0  # live ones that accept jobs
     capacity: int = 0
-    topics: Mapping[str, int] | None = None  # how many live workers take jobs of each topic
-    places: Mapping[str, int] = field(default_factory=dict)  # of topics that have fewer than the pool has
-    shared: frozenset[str] = frozenset()  # topics of workers that only take from the shared queue of the pool
+    topics: Mapping[str, int] | None = None  # by topic, how many live workers serve it
+    places: Mapping[str, int] = field(default_factory=dict)  # by topic with fewer slots than the pool, its slots
+    shared: frozenset[str] = frozenset()  # topics of workers that only use the shared queue of the pool
 
     def workers_for(self, topic: str) -> int:
-        """How many live workers take jobs of this topic: those that are not leaving, and have a place at all."""
+        """How many live workers serve a topic: those that do not drain, and have at least one slot."""
         return 0 if self.topics is None else self.topics.get(topic, 0)
 
 
@@ -76,7 +71,7 @@ class View:
     pools: Mapping[str, Pool] | None = None
     last_served: Mapping[str, int] = field(
         default_factory=dict
-    )  # by topic, the last heartbeat of a worker that knew it
+    )  # by topic, the last heartbeat of a worker that serves it
 
     since: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by pool and topic, since when it is served
 
@@ -86,17 +81,17 @@ class View:
         return self.last_served.keys()
 
     def pool(self, name: str) -> Pool:
-        """One pool. One that nobody serves has no workers."""
+        """One pool. An unknown pool has no workers."""
         return (self.pools or {}).get(name) or Pool(name)
 
     def serving(self, topic: str) -> list[str]:
-        """The pools in which a live worker takes a topic."""
+        """The pools in which a live worker serves a topic."""
         return [name for name, pool in (self.pools or {}).items() if pool.workers_for(topic)]
 
     def pool_for(self, topic: str, usual: str) -> str:
-        """Where a live worker takes a topic: the usual pool if it has one, else the first other one by name.
+        """The pool in which a live worker serves a topic: the usual one if possible, else the first other one by name.
 
-        Not for a job whose pool was asked for (`subjects.POOL_LABEL`).
+        Not for a job with a requested pool (`subjects.POOL_LABEL`).
         """
         if self.pool(usual).workers_for(topic):
             return usual
@@ -112,11 +107,11 @@ class Workers:
         self._ttl_ns = ttl_ns
         self._refresh_ns = refresh_ns
         self._view = View()
-        self._views: Batcher[None, View] = Batcher(self._look, most=10_000)
-        self._ahead: asyncio.Task[None] | None = None
+        self._views: Batcher[None, View] = Batcher(self._read, most=10_000)
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def record(self, said: Heartbeat) -> bool:
-        """Keep what a worker says about itself. False: a newer word of it is known."""
+        """Store a heartbeat. False: a newer one is known."""
         now_ns = self._clock.now().wall
         values = _values(check_heartbeat(said), min(said.at_ns, now_ns))
 
@@ -138,12 +133,12 @@ class Workers:
         return kept
 
     async def leave(self, worker: str) -> bool:
-        """Note that a worker has left for good, so that nothing is kept for it. False: it is not known."""
+        """Note that a worker has left for good. False: it is not known."""
         values = {"worker": check_id("worker", worker), "at_ns": self._clock.now().wall}
         return bool(await self._database.write(lambda tx: tx.query(_LEAVE, values)))
 
     async def all(self) -> list[Heartbeat]:
-        """Every worker that is remembered, alive or not, by name."""
+        """Every known worker, alive or not, by name."""
         return await self._all(lasting=True)
 
     async def _all(self, *, lasting: bool) -> list[Heartbeat]:
@@ -160,20 +155,20 @@ class Workers:
         ]
 
     async def view(self, *, fresh: bool = False) -> View:
-        """All pools. At most `refresh_ns` old, and not at all if it has to be fresh."""
+        """All pools, at most `refresh_ns` old; with `fresh`, as they are now."""
         age_ns = self._clock.now().wall - self._view.at_ns
         if fresh or not 0 <= age_ns < self._refresh_ns:
-            return await self._views.ask(None)  # whoever asks meanwhile gets the next one, and not each their own
-        if 2 * age_ns >= self._refresh_ns and (self._ahead is None or self._ahead.done()):
-            # Where somebody asks all the time, nobody has to wait for a look: it is taken before it is needed.
-            self._ahead = asyncio.get_running_loop().create_task(self._look_ahead())
+            return await self._views.ask(None)  # concurrent callers share the next one
+        if 2 * age_ns >= self._refresh_ns and (self._refreshing is None or self._refreshing.done()):
+            # Under load the view is refreshed before it is too old, so that no caller waits for it.
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
         return self._view
 
-    async def _look_ahead(self) -> None:
-        with contextlib.suppress(HoldfastError):  # whoever needs it looks again, and is told
+    async def _refresh(self) -> None:
+        with contextlib.suppress(HoldfastError):  # a caller that needs it reads again, and gets the error
             await self._views.ask(None)
 
-    async def _look(self, askers: Sequence[None]) -> Sequence[View]:
+    async def _read(self, askers: Sequence[None]) -> Sequence[View]:
         now_ns = self._clock.now().wall
         workers = await self._all(lasting=False)
         live = [each for each in workers if self._is_alive(each, now_ns)]
@@ -186,7 +181,7 @@ class Workers:
         return [self._view] * len(askers)
 
     async def sweep(self, before_ns: int) -> int:
-        """Forget the workers that have said nothing since a time, and with them the topics that only they knew."""
+        """Delete workers without a heartbeat since a time, and with them the topics that only they served."""
         values = {"before_ns": check_whole("before_ns", before_ns, 0, 2**63 - 1)}
         return len(await self._database.write(lambda tx: tx.query(_SWEEP, values)))
 
@@ -199,28 +194,28 @@ class Workers:
 
 
 def _more(before: Heartbeat | None, now: Heartbeat) -> bool:
-    """Whether there is more to be had from a worker than before."""
+    """Whether a worker has more slots or topics than before."""
     if now.draining:
         return False
     if before is None or before.draining or before.pool != now.pool:
         return True
     if now.capacity > before.capacity or not set(now.topics) <= set(before.topics):
         return True
-    return any(_places(now, topic) > _places(before, topic) for topic in before.places)
+    return any(_slots(now, topic) > _slots(before, topic) for topic in before.places)
 
 
-def _places(said: Heartbeat, topic: str) -> int:
-    """How many jobs of a topic a worker takes at once. One that is leaving has room for what it still has of it.
+def _slots(said: Heartbeat, topic: str) -> int:
+    """The slots of a worker for a topic. A draining worker has as many as it still runs jobs of the topic.
 
-    Which topics these are is not known of all: then it may be all of what it still has.
+    An older worker does not report that by topic: then all of its running jobs count.
     """
     if said.draining:
         return said.places.get(topic, said.active)
     return min(said.places.get(topic, said.capacity), said.capacity)
 
 
-def _takes(said: Heartbeat) -> bool:
-    """Whether a live worker takes jobs. One whose slots are all blocked only makes its topics known."""
+def _accepts(said: Heartbeat) -> bool:
+    """Whether a live worker accepts jobs. One whose slots are all blocked only announces its topics."""
     return not said.draining and said.capacity > 0
 
 
@@ -229,34 +224,34 @@ def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
     for each in live:
         pool = pools.get(each.pool) or Pool(each.pool)
         topics = dict(pool.topics or {})
-        takes = _takes(each)
-        for topic in each.topics if takes else ():
+        accepts = _accepts(each)
+        for topic in each.topics if accepts else ():
             topics[topic] = topics.get(topic, 0) + 1
         pools[each.pool] = replace(
             pool,
-            workers=pool.workers + takes,
-            # One that is leaving has room for what it still has, and for nothing else.
+            workers=pool.workers + accepts,
+            # A draining worker has slots for its running jobs, and for nothing else.
             capacity=pool.capacity + (each.active if each.draining else each.capacity),
             topics=topics,
-            shared=pool.shared | frozenset(each.topics) if takes and not each.by_topic else pool.shared,
+            shared=pool.shared | frozenset(each.topics) if accepts and not each.by_topic else pool.shared,
         )
     here: dict[str, list[Heartbeat]] = {}
     for each in live:
         here.setdefault(each.pool, []).append(each)
-    return {name: replace(pool, places=_scarce(pool, here[name])) for name, pool in pools.items()}
+    return {name: replace(pool, places=_limited_slots(pool, here[name])) for name, pool in pools.items()}
 
 
-def _scarce(pool: Pool, here: Sequence[Heartbeat]) -> Mapping[str, int]:
+def _limited_slots(pool: Pool, here: Sequence[Heartbeat]) -> Mapping[str, int]:
     """The slots of those topics of a pool that have fewer than the pool: only some workers serve them, or limit them.
 
-    Workers that are leaving do not make a topic scarce, but what they still run of it counts.
+    Draining workers do not limit a topic, but their running jobs of it count.
     """
     whole, taken, left = 0, Counter[str](), Counter[str]()
     for each in here:
-        whole += each.capacity if _takes(each) else 0
-        counted = taken if _takes(each) else left
+        whole += each.capacity if _accepts(each) else 0
+        counted = taken if _accepts(each) else left
         for topic in each.topics:
-            counted[topic] += _places(each, topic)
+            counted[topic] += _slots(each, topic)
     return {topic: taken[topic] + left[topic] for topic in pool.topics or () if taken[topic] < whole}
 
 
@@ -303,13 +298,13 @@ def _heartbeat(row: Row) -> Heartbeat:
         draining=bool(row["draining"]),
         host=row["host"],
         pid=row["pid"],
-        places=json.loads(row["places"]) if row["places"] else {},  # an older worker says nothing of them
+        places=json.loads(row["places"]) if row["places"] else {},  # an older worker does not send them
         by_topic=bool(row["by_topic"]),
     )
 
 
 async def check_free(workers: Workers, name: str, me: Owner, now_ns: int) -> None:
-    """Return if no other process works under a name, else raise `BadInput`."""
+    """Raise `BadInput` if a worker of another process uses the name."""
     for each in await workers.live():
         if each.worker.partition(":")[0] == name and not _is_gone(each, me):
             age_ns = max(0, now_ns - each.at_ns)
@@ -322,7 +317,7 @@ async def check_free(workers: Workers, name: str, me: Owner, now_ns: int) -> Non
 
 
 def _is_gone(other: Heartbeat, me: Owner) -> bool:
-    """Whether a heartbeat is of this process, or of one on this host that runs no more."""
+    """Whether a heartbeat is of this process, or of one on this host that has ended."""
     if other.host != me.host:
         return False
     if other.pid == me.pid:
@@ -331,6 +326,6 @@ def _is_gone(other: Heartbeat, me: Owner) -> bool:
         os.kill(other.pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it is somebody else's, and runs
+    except OSError:  # a process of another user, which runs
         return False
     return False

@@ -1,10 +1,10 @@
-"""When a periodic task ticks, and when those who do not lead try again. Pure: no clock, no chance of its own.
+"""When a periodic task ticks, and when other replicas try to lead. Pure: no clock and no randomness of its own.
 
 Promises: ticks lie on a grid of one interval from the moment at which leadership began, each moved by a jitter that is
 never negative and never more than `spread_ns`; so the rate is exactly one for each interval, however long it goes on,
 and two ticks are never closer than the interval less the spread. After a tick that took longer than that, the next is
-at the next place on the grid; those that were missed are counted, and not caught up. Nobody waits longer than one
-interval between two attempts to lead.
+at the next point of the grid; missed ticks are counted, and not repeated. A replica waits at most one interval between
+two attempts to lead.
 
 `draw(n)` returns a uniform integer in [0, n). Times are nanoseconds of one monotonic clock.
 """
@@ -31,7 +31,7 @@ class Mode(StrEnum):
 
 
 class Due(NamedTuple):
-    """The next tick: its place on the grid, when it is due, and how many places were missed on the way."""
+    """The next tick: its number on the grid, when it is due, and how many were missed before it."""
 
     number: int
     at_ns: int
@@ -40,7 +40,7 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """The rhythm of one loop."""
+    """The schedule of one loop."""
 
     interval_ns: int
 
@@ -50,7 +50,7 @@ class Cadence:
         return self.interval_ns // SPREAD_SHARE
 
     def phase_ns(self, draw: Draw) -> int:
-        """When a replica that has just started first tries to lead: those started together do not go on together."""
+        """The delay of the first attempt to lead, so that replicas that start together do not stay in step."""
         return draw(max(1, self.interval_ns))
 
     def next_due(self, began_ns: int, number: int, now_ns: int, draw: Draw) -> Due:
@@ -61,25 +61,25 @@ class Cadence:
         return Due(coming, max(now_ns, at_ns), coming - number - 1)
 
     def retry_ns(self, draw: Draw) -> int:
-        """How long one who does not lead waits for its next attempt: a little less than an interval, never more."""
+        """How long a replica that does not lead waits for its next attempt: a little less than an interval."""
         return self.interval_ns - draw(self.spread_ns + 1)
 
     def after_window_ns(self, left_ns: int, draw: Draw, *, own: bool) -> int:
         """How long to wait for the end of a hold that has `left_ns` left.
 
-        The one that had it comes last, so that it goes to another while there is one.
+        The replica that had it comes last, so that another one gets it.
         """
         half = self.spread_ns // 2
         return left_ns + (half if own else 0) + draw(half + 1)
 
     @property
     def longest_wait_ns(self) -> int:
-        """The longest time between two ticks of one leader that is not held up."""
+        """The longest time between two ticks of one leader without delays."""
         return self.interval_ns + self.spread_ns
 
 
 def replay_problems(limits: StateLimits, interval_ns: int, redispatch_ns: int) -> list[str]:
-    """Why a replay would never happen: because the time limit of a state is over before the replayer has come round."""
+    """Why a replay would never happen: the time limit of a state is shorter than the interval of the replayer."""
     wait_ns = Cadence(interval_ns).longest_wait_ns
     seen = {
         JobState.PENDING: limits.replay_ns,

@@ -1,9 +1,9 @@
-"""A small document that one leader at a time keeps, such as the worker snapshot: one row, written under its fence.
+"""A small document that one leader writes, such as the worker snapshot: one row, written under its fence.
 
-Promises: what a stale leader writes is refused (`FencedOut`) and changes nothing. `put` replaces the whole document and
+Promises: a write of a stale leader is refused (`FencedOut`) and changes nothing. `put` replaces the whole document and
 needs no earlier read. `enter` and `write` are for a document that is read, changed and written back: `write` is refused
 unless the document still carries the very fence under which it was entered, and other work of the same transaction is
-undone with it. Anybody may `read`.
+undone with it. `read` needs no lease.
 
 Clock: the wall clock, for people.
 """
@@ -68,7 +68,7 @@ class Document:
         return self._admission.statistics()
 
     async def read(self) -> Edition | None:
-        """What it says now; None: nobody has written it yet."""
+        """The stored body; None: it was never written."""
         rows = await self._database.read(lambda tx: tx.query(_GET, {"name": self.name}))
         return self._edition(rows[0]) if rows else None
 

@@ -1,8 +1,8 @@
 """How a loop holds its lock: a sticky leader's lease, or a rotating hold. One object for each loop and mode.
 
-Sticky: the lease is kept and renewed by the keeper, between ticks as during them, and released when the replica stops,
-so that another has it at once. Those who wait are woken by the release, look when the holder's time is over, and try
-once for each interval in any case.
+Sticky: the renewer renews the lease, between ticks as during them. It is released when the replica stops, so that
+another one acquires it immediately. Waiting replicas are notified of the release, try again when the lease of the
+holder should have expired, and in any case once for each interval.
 
 Rotating: the key is held for two intervals and never released; expiry passes it on. It is renewed only while a tick
 runs for longer than a third of that, so that a long tick never overlaps another replica's.
@@ -33,7 +33,7 @@ class Leadership(Protocol):
     """What a loop needs of its lock."""
 
     async def take(self) -> Lease | None:
-        """Lead, or None: somebody else does. May wait for that, for one interval at most."""
+        """Lead, or None: another replica does. May wait for that, at most one interval."""
         ...
 
     async def busy_ns(self) -> int:
@@ -120,7 +120,7 @@ class Rotating:
         )
 
     async def lost(self, lease: Lease) -> None:
-        """See `Leadership`. Renews it, as nobody else does."""
+        """See `Leadership`. Renews it, because the renewer does not."""
         every = lease.ttl / 3
         pause = every
         while lease.held:

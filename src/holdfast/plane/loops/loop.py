@@ -2,17 +2,17 @@
 
     async with Loop("reconciler", families.RECONCILER, 30.0, reconciler.tick, locks=locks): ...
 
-Promises: one tick for each interval, whether there is one replica or ten, as long as ticks are shorter than that; no
-two ticks at once, however long one takes: the lease is renewed while it runs, and a tick is cancelled when it is lost.
-A tick that raises, a busy lock and a store that does not answer are counted, logged where somebody should know, and
-followed by the next attempt: nothing but `stop` ends a loop. Stopping begins nothing more, gives a tick that runs the
-grace period, and passes leadership on.
+Promises: one tick for each interval, whether there is one replica or ten, as long as ticks are shorter than that. Two
+ticks never overlap, however long one takes: the lease is renewed while it runs, and a tick is cancelled when the lease
+is lost. A tick that raises, a busy lock and a store that does not answer are counted, logged if an operator should
+know, and followed by the next attempt: only `stop` ends a loop. A stop starts nothing more, gives a running tick the
+grace period, and releases the leadership.
 
-Sticky (the default): the leader stays the leader. After a clean stop another takes over at once, after a crash within
-the TTL of the family and one interval. Rotating: the lock is held for two intervals and never released (R46, R51, R54).
-Its holder ticks at the beginning and in the middle of its window; when it has run out, another replica goes first. The
-time between two ticks is then at most one interval and a fifth, for one replica as for many; after a crash, what is
-left of the window comes on top.
+Sticky (the default): the leader stays the leader. After a clean stop another replica takes over immediately, after a
+crash within the TTL of the family and one interval. Rotating: the lock is held for two intervals and never released
+(R46, R51, R54). Its holder ticks at the beginning and in the middle of its window; when it has run out, another replica
+goes first. The time between two ticks is then at most one interval and a fifth, for one replica as for many; after a
+crash, what is left of the window comes on top.
 
 Does not promise that a tick which never awaits is stopped: what it writes has to carry the fence of the tick's lease.
 
@@ -51,19 +51,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One turn of a loop: the lease under which it runs, and whether it should go on."""
+    """One tick: its lease, and whether it should go on."""
 
     lease: Lease
-    number: int = 0  # its place on the grid of this leadership; 0: the first
+    number: int = 0  # its number on the grid of this leadership; 0: the first
     stopping: Callable[[], bool] = lambda: False
 
     @property
     def fence(self) -> int:
-        """What its writes carry."""
+        """The fence for its writes."""
         return self.lease.fence
 
     def more(self) -> bool:
-        """Whether to begin another batch. False: the loop is stopping. `LeaseLost`: somebody else may be at it."""
+        """Whether to start another batch. False: the loop is stopping. `LeaseLost`: another replica may lead."""
         self.lease.ensure_held()
         return not self.stopping()
 
@@ -73,7 +73,7 @@ TickWork: TypeAlias = Callable[[Tick], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class LoopStatistics:
-    """What a loop has done in this replica since it was made."""
+    """Counts of a loop in this replica since it was made."""
 
     name: str
     mode: Mode
@@ -83,8 +83,8 @@ class LoopStatistics:
     ticks: int = 0  # that ended well
     failed: int = 0  # that raised
     interrupted: int = 0  # that ran when the grace period was over
-    late: int = 0  # places on the grid that were missed, because a tick took longer than the interval
-    skipped_busy: int = 0  # attempts to lead while somebody else did
+    late: int = 0  # ticks that were skipped because one took longer than the interval
+    skipped_busy: int = 0  # attempts to lead while another replica did
     skipped_error: int = 0  # attempts to lead that the store did not answer
     lost: int = 0  # leaderships that ended before they were given up
     took_over: int = 0  # leaderships
@@ -148,14 +148,14 @@ class Loop:
         return self._counts
 
     async def start(self) -> None:
-        """Begin. Returns at once; the store is asked in the background."""
+        """Start. Returns immediately; the store is used in the background."""
         if self._main is not None:
             raise BadInput("loop", f"{self.name} was started before", "make another")
         self._stopped = asyncio.create_task(self._stop.wait(), name=f"loop {self.name} stopped")
         self._main = asyncio.create_task(self._run(self._stopped), name=f"loop {self.name}")
 
     async def stop(self, grace: Duration | None = None) -> None:
-        """Begin nothing more, let a tick that runs finish within `grace`, then cancel it; pass leadership on."""
+        """Start nothing more, let a running tick finish within `grace`, then cancel it; release the leadership."""
         grace_ns = self._grace_ns if grace is None else duration_ns("grace", grace)
         self._stop.set()
         if self._main is None:
@@ -191,7 +191,7 @@ class Loop:
                 if lease is not None:
                     await self._lead(lease, stopped)
         except Closed:
-            text = "a loop has ended, for its locks were closed; stop loops before that"
+            text = "a loop has ended because its locks were closed; stop loops first"
             say(_log, logging.ERROR, text, loop=self.name)
         finally:
             stopped.cancel()
@@ -236,7 +236,7 @@ class Loop:
             await self._pause(over_ns, stopped)
 
     async def _lead_on(self, lease: Lease, stopped: asyncio.Task[bool]) -> int | None:
-        """Ticks. When they end with their window: how long to stand back."""
+        """Ticks. When they end with their window: how long to wait."""
         began, number = self._clock.now().mono, 0
         while not self._stop.is_set() and await self._tick(lease, number):
             now = self._clock.now().mono
@@ -253,7 +253,7 @@ class Loop:
     # One tick.
 
     async def _tick(self, lease: Lease, number: int) -> bool:
-        """Run the work once. False: the lease is lost, and the work was cut short if it had not ended by itself."""
+        """Run the work once. False: the lease is lost, and the work was cancelled if it had not ended."""
         began = self._clock.now().mono
         tick = Tick(lease, number, self._stop.is_set)
         work = self._working = asyncio.create_task(_awaited(self._tick_work, tick), name=f"tick of {self.name}")
@@ -276,12 +276,12 @@ class Loop:
         self._counts = replace(self._counts, last_took_ns=took_ns, longest_ns=max(self._counts.longest_ns, took_ns))
         error = None if work.cancelled() else work.exception()
         if cut or (isinstance(error, LeaseLost) and error.key == lease.key):
-            text = "a tick was cut short, for its lease is lost"
+            text = "a tick was cancelled because its lease is lost"
             say(_log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seconds=took_ns / NS)
         elif isinstance(error, FencedOut) and error.key == lease.key:
-            # Not a mistake of anybody: the store has lost our lease, or an operator broke it, and we do not know yet.
+            # Not a bug: the store has lost our lease, or an operator released it, and we do not know yet.
             self._count(failed=1)
-            text = "a tick was refused, for somebody newer leads the loop"
+            text = "a tick was refused because a newer leader runs the loop"
             say(_log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seen=error.seen)
         elif work.cancelled():
             self._count(interrupted=1)

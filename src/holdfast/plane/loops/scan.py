@@ -1,9 +1,8 @@
-"""A walk through rows that a loop has to look at: in pages, a few at once, and from tick to tick where it left off.
+"""A scan of rows for a loop: in pages, a few rows concurrently, continued from tick to tick.
 
-Promises: every row is come to before any is come to again, however many there are and whatever becomes of them; a tick
-is bounded in pages; between two handfuls the tick is asked whether it may go on. A row that raises is logged, counted
-and left behind, so that it cannot hold up the others. Trouble with a store ends the walk, which goes on from there in
-the next tick.
+Promises: every row is handled once before any is handled again, however many there are. A tick reads a bounded number
+of pages, and stops between two groups of rows if it must. A row whose handler raises is logged, counted and skipped, so
+that it cannot delay the others. A store failure ends the scan, which continues there in the next tick.
 
 Clock: none.
 """
@@ -28,11 +27,11 @@ AT_ONCE: Final = 16  # rows that are handled together
 _log: Final = logging.getLogger("holdfast.plane.loops")
 
 Page: TypeAlias = Callable[[Place, int], Awaitable[Sequence[Row]]]
-"""Rows after a place, at most so many, in the order of their places."""
+"""Rows after a position, at most so many, in their order."""
 
 
 class Scan:
-    """One walk. It remembers its place for as long as it lives; another leader begins at the beginning."""
+    """One scan. It keeps its position in memory; another leader starts from the beginning."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class Scan:
         batches: int = BATCHES,
         at_once: int = AT_ONCE,
     ) -> None:
-        """`ordered_by` is the column that, with `id`, makes the place of a row."""
+        """`ordered_by` is the column that, with `id`, is the position of a row."""
         self.name = name
         self.errors = 0
         self.after = BEFORE_ALL
@@ -55,7 +54,7 @@ class Scan:
         self._at_once = at_once
 
     async def walk(self, tick: Tick, handle: Callable[[Row], Awaitable[None]]) -> int:
-        """Go on from the last place, to the end or for as many pages as a tick may have. How many rows were handled."""
+        """Continue from the last position, to the end or for the pages of one tick. Returns the number of rows."""
         handled = 0
         for _ in range(self._batches):
             if not tick.more():
@@ -64,10 +63,10 @@ class Scan:
             for first in range(0, len(rows), self._at_once):
                 if first and not tick.more():
                     return handled
-                handful = rows[first : first + self._at_once]
-                await self._handle(handful, handle)
-                handled += len(handful)
-                self.after = Place(handful[-1][self._ordered_by], handful[-1]["id"])
+                group = rows[first : first + self._at_once]
+                await self._handle(group, handle)
+                handled += len(group)
+                self.after = Place(group[-1][self._ordered_by], group[-1]["id"])
             if len(rows) < self._batch:
                 self.after = BEFORE_ALL
                 break

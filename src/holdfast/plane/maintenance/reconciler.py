@@ -1,12 +1,11 @@
-"""The reconciler: ends jobs that have been in a state for too long, and those whose deadline has passed.
+"""The reconciler ends jobs that have been in one state for too long, and jobs whose deadline has passed.
 
-Promises: a job is ended under its own lock, and only if it is still overdue then; so a result that is being written is
-never overtaken. The state, the message that the job is done, the word to its worker and the dead letter are one
-transaction. A job whose lock is busy is left for the next tick. Every state that can be stuck has a limit, `RETRYING`
-too, and all jobs are come to, however many are overdue. Settings under which a replay could only come after the time
-limit are refused. While a store is away nobody can take a job further, and that is not held against the jobs: the
-first good tick after one that failed ends only what is past its deadline, and leaves the rest to the replayer and to
-the tick after.
+Promises: a job is ended under its own lock, and only if it is still overdue then; so it never overtakes a result that
+is being written. The state, the message that the job has finished, the message to its worker and the dead letter are
+one transaction. A job whose lock is busy is left for the next tick. Every state in which a job can be stuck has a
+limit, and all overdue jobs are found, however many there are. Settings are refused under which a replay could only come
+after the time limit. While a store is away no job can go on, and that does not count against the jobs: the first good
+tick after a failed one ends only jobs past their deadline, and leaves the others to the replayer and to the next tick.
 
 Does not promise that a job ends at its limit: the next tick after it does that, and the one after if its lock was busy.
 
@@ -59,9 +58,9 @@ class ReconcilerStatistics:
 
     timed_out: Mapping[JobState, int]  # jobs that were in a state for too long, by that state
     expired: Mapping[JobState, int]  # jobs whose deadline passed, by the state they were in
-    spared: int  # found, and no longer overdue when their lock was had
-    left: int  # found, and left for the next tick: somebody else had their lock
-    errors: int  # found, and passed over because something unexpected happened
+    spared: int  # no longer overdue when their lock was acquired
+    left: int  # left for the next tick: their lock was held
+    errors: int  # skipped after an unexpected error
     stale: Mapping[JobState, int]  # how many jobs were overdue in each state when the last tick began
     lock: JobLockStatistics
 
@@ -140,7 +139,7 @@ class Reconciler:
             raise
 
     async def _settle(self, row: Row) -> None:
-        """End one job, if that is still right once its lock is had."""
+        """End one job, if it is still overdue under its lock."""
         job_id = row["id"]
         code: Code | None = None
 

@@ -1,21 +1,20 @@
-"""The replayer: looks again at jobs that nobody looks at any more, before their time is over.
+"""The replayer places waiting jobs again whose message was lost, before their time limit is over.
 
-Promises: a job whose message was lost goes on: one that waited for a time which has come, one that waits in line though
-it could go, one that was scheduled and not sent, one that was sent and that no worker has begun, and one whose worker
-is gone with its message. Each is looked at under its own lock, by the very code that looks at a new job. A job that is
-rightly waiting, because its pool, tenant or topic is full or nobody works for it, is left alone after the first of its
-kind has been tried, so that a long line costs a tick nothing. One that stands in the line of a pool whose workers do
-not take its topic, where no dispatcher would find it, is moved to the line of a pool whose workers do. What went on
-because of a replay is counted by topic: that is recovery, and should be rare.
+Promises: these jobs go on: one whose time has come, one that waits in a queue although it could go, one that was
+scheduled and not sent, one that was sent and not started, and one whose worker is gone with its message. Each is placed
+under its own lock, by the code that places a new job. A job that waits because its pool, tenant or topic is full, or
+because no worker serves its topic, is skipped after the first one of its kind was tried. So a long queue costs a tick
+next to nothing. A job in the queue of a pool whose workers do not serve its topic, where no dispatcher would find it,
+is moved to a pool whose workers do. Jobs that went on because of a replay are counted by topic: that is recovery, and
+should be rare.
 
-An attempt that was sent is sent once more at half of its time limit, unless a worker's lease says that it runs. If the
-first message was only late, the attempt may run twice, one after the other: its effects are what fences are for. One
-that has begun is sent once more too, at half of the time that it may run, when nobody is at it and no word of its end
-is on the bus: its worker is gone, or its result was lost with the bus. A worker keeps its lease until its result is
-published, so whoever finds no lease, and then no result that waits, knows that none will come. On a busy fleet results
-always wait; there it is known a tick later, when all that waited when it was found have been handled. An attempt that
-so many workers have begun, and were not heard of again, that no other would begin it
-(`plane.bus.delivery_rules.given_up`) is not sent once more: it ends at its time limit, if not before.
+A dispatched attempt is sent again at half of its time limit, unless a worker's lease shows that it runs. If the first
+message was only late, the attempt may run twice, one after the other: fences protect its effects. A running attempt is
+sent again at half of its time limit, too, if no worker holds its lease and no unread result may be its own: its worker
+is gone, or its result was lost with the bus. A worker keeps its lease until its result is published. So if there is no
+lease, and then no unread result, no result will come. On a busy fleet there are always unread results; then the answer
+comes a tick later, when all results that were unread at first have been handled. An attempt that too many workers did
+not survive (`plane.bus.delivery_rules.given_up`) is not sent again: it ends at its time limit, or before.
 
 Clock: the wall clock, on which jobs carry their times.
 """
@@ -52,7 +51,7 @@ V = TypeVar("V")
 _DUE: Final = sql("replay_due")
 _WAITING: Final = sql("replay_waiting")
 _LOOK: Final = sql("attempt_look")
-_LINES: Final = (JobState.PENDING, JobState.RETRYING)
+_QUEUED: Final = (JobState.PENDING, JobState.RETRYING)
 
 _Run: TypeAlias = tuple[str, int, int | None]
 """A job, its attempt, and the fence under which that was begun, if it was."""
@@ -62,12 +61,12 @@ _Run: TypeAlias = tuple[str, int, int | None]
 class ReplayerStatistics:
     """What a replayer has done since it was made."""
 
-    orphan_replayed: Mapping[str, int]  # jobs that went on because of it, by topic
+    orphan_replayed: Mapping[str, int]  # jobs that went on because of a replay, by topic
     redispatched: int  # attempts that were sent again; counted above as well
-    waiting: int  # looked at in vain: they rightly wait, perhaps in another line from now on
-    left: int  # left for the next tick: somebody else had their lock
-    running: int  # sent long ago, and at work although nobody has said so yet
-    errors: int  # passed over because something unexpected happened
+    waiting: int  # they still wait, perhaps in another queue
+    left: int  # left for the next tick: their lock was held
+    running: int  # sent long ago, and running although no start was reported
+    errors: int  # skipped after an unexpected error
 
 
 class Replayer:
@@ -106,13 +105,13 @@ class Replayer:
         self._found: OrderedDict[_Run, int] = OrderedDict()  # without a lease; the last result that waited then
         sizes: dict[str, Any] = {"batch": batch, "batches": batches, "at_once": at_once}
         self._due = Scan("replayer of due jobs", self._page_due, "not_before_ns", **sizes)
-        self._scheduled, self._dispatched, self._running, *self._lines = (
+        self._scheduled, self._dispatched, self._running, *self._queues = (
             Scan(f"replayer of {state}", partial(self._page, state, age_ns), "updated_ns", **sizes)
             for state, age_ns in (
                 (JobState.SCHEDULED, self.limits.replay_ns),
                 (JobState.DISPATCHED, self._redispatch_ns),
                 (JobState.RUNNING, self.limits.replay_ns),
-                *((state, self.limits.replay_ns) for state in _LINES),
+                *((state, self.limits.replay_ns) for state in _QUEUED),
             )
         )
 
@@ -125,7 +124,7 @@ class Replayer:
         """Counts so far."""
         count = self._tally
         errors = sum(
-            scan.errors for scan in (self._due, self._scheduled, self._dispatched, self._running, *self._lines)
+            scan.errors for scan in (self._due, self._scheduled, self._dispatched, self._running, *self._queues)
         )
         return ReplayerStatistics(
             dict(self._replayed), count["redispatched"], count["waiting"], count["left"], count["running"], errors
@@ -134,25 +133,25 @@ class Replayer:
     async def tick(self, tick: Tick) -> None:
         """Look at all kinds of jobs that may be forgotten; those that certainly are come first."""
         self._in_vain.clear()
-        await self._due.walk(tick, self._look_at)
-        await self._scheduled.walk(tick, self._look_at)
+        await self._due.walk(tick, self._place)
+        await self._scheduled.walk(tick, self._place)
         await self._dispatched.walk(tick, self._send_again)
         await self._running.walk(tick, self._run_again)
-        for scan in self._lines:
-            await scan.walk(tick, self._look_at_line)
+        for scan in self._queues:
+            await scan.walk(tick, self._place_queued)
 
     # One job.
 
-    async def _look_at_line(self, row: Row) -> None:
-        """One that stands in line: if others like it cannot go, neither can it. Unless it is in the wrong line."""
+    async def _place_queued(self, row: Row) -> None:
+        """Place a job of a queue, unless others of its kind could not go and its queue is the right one."""
         kinds = {("pool", row["pool"]), ("tenant", row["tenant"]), ("topic", row["pool"], row["topic"])}
         view = await self._placement.workers.view()
         if kinds & self._in_vain and view.pool_for(row["topic"], row["pool"]) == row["pool"]:
             self._tally["waiting"] += 1
         else:
-            await self._look_at(row)
+            await self._place(row)
 
-    async def _look_at(self, row: Row) -> None:
+    async def _place(self, row: Row) -> None:
         try:
             placed = await self._placement.place(row["id"], timeout=0.0)
         except RetryLater as later:
@@ -167,10 +166,10 @@ class Replayer:
         elif placed in (PlacementResult.NO_WORKER, PlacementResult.TOPIC_FULL, PlacementResult.TOPIC_QUEUED):
             self._waits("topic", row["pool"], row["topic"])
         elif placed is PlacementResult.MOVED:
-            self._tally["waiting"] += 1  # and says nothing about those that are left in the line that it was in
+            self._tally["waiting"] += 1  # which does not concern the other jobs of its old queue
 
     async def _run_again(self, row: Row) -> None:
-        """One that has begun, and of which nothing was heard for long."""
+        """Send a running attempt again that has reported nothing for long."""
         limit_ns = row["timeout_ns"] or self.limits.running_ns
         if self._store.clock.now().wall - row["updated_ns"] < limit_ns // 2 or row["run_fence"] is None:
             return
@@ -186,7 +185,7 @@ class Replayer:
         if (await self._placement.locks.inspect(lock)).held:
             self._tally["running"] += 1
             return
-        if run_fence is not None and await self._may_be_heard_of(attempt):
+        if run_fence is not None and await self._may_have_result(attempt):
             self._tally["left"] += 1
             return
         try:
@@ -200,8 +199,8 @@ class Replayer:
             self._found.pop(attempt, None)
             _remember(self._sent, attempt, None)
 
-    async def _may_be_heard_of(self, attempt: _Run) -> bool:
-        """Whether one of the results that wait may be that of a run that nobody is at any more."""
+    async def _may_have_result(self, attempt: _Run) -> bool:
+        """Whether one of the unread results may belong to this attempt."""
         waiting = await self._store.bus.span(RESULT, SCHEDULER)
         if waiting is None:
             return False

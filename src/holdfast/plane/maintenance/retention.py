@@ -1,24 +1,23 @@
-"""The cleanup: forgets finished jobs, their history, dead letters and workers when they have been kept long enough.
+"""Retention: deletes finished jobs, their history, dead letters and workers after a time.
 
-Promises: nothing that is not over is ever removed. A finished job is kept for seven days from its end. One that has an
+Promises: nothing unfinished is ever deleted. A finished job is kept for seven days from its end. One that has an
 idempotency key is then emptied (no payload, result, labels, history) and kept as a small row until its key is ninety
 days old, so that the same key still gives the same job and how it ended, and nothing is done twice. Dead letters are
 kept for thirty days, and of each tenant the newest ten thousand. A worker that was silent for seven days is forgotten,
-and with it the topics that only it knew. What is forgotten of workflows is said in `run_cleanup`. Everything happens in
-short transactions, a bounded number in each tick, and each carries the fence of the leader: what a stale one would
-remove is refused.
+and with it the topics that only it served. Everything happens in short transactions, a bounded number in each tick, and
+each carries the fence of the leader: a stale leader deletes nothing.
 
 A SQLite file of which more than a quarter is free shrinks, in small steps, until it is not. That needs a file that was
 made with `auto_vacuum = INCREMENTAL`; docs/operating.md says how to convert an older one.
 
-Jobs are walked in the order of their making, and the place is kept in a document, so that neither a restart nor another
-leader begins anew. Once a day the walk does begin anew, for jobs that were passed over because they had not ended then.
+Jobs are scanned in the order of their creation. The position is stored in a document, so a restart or another leader
+continues there. Once a day the scan starts again, for jobs that had not finished when it passed them.
 
 Clock: the wall clock.
 
-What is forgotten of workflows: runs that have been over for long enough, their timelines, and old approvals.
+**Workflows**: finished runs, their timelines and old approvals are deleted after a time.
 
-Promises: nothing that is not over is ever removed, and no definition is. A run is kept for thirty days from its end;
+Promises: nothing unfinished is ever deleted, and no definition is. A run is kept for thirty days from its end;
 one that was started with an idempotency key for as long as that key is remembered, so that the same key still gives the
 same run. Its timeline and its approvals go with it. An approval of a job goes when the job is gone and thirty days have
 passed. A run that waits for months needs none of its finished jobs, which go sooner: their outputs are in it.
@@ -74,10 +73,10 @@ _PAGES: Final = ("PRAGMA freelist_count", "PRAGMA page_count", "PRAGMA auto_vacu
 
 @dataclass(frozen=True, slots=True)
 class CleanupStatistics:
-    """What was forgotten since the cleanup was made."""
+    """Deleted items since the cleanup was made."""
 
     jobs: int = 0
-    emptied: int = 0  # kept for their key
+    emptied: int = 0  # kept for their idempotency key
     letters: int = 0
     workers: int = 0
     runs: int = 0
@@ -86,15 +85,15 @@ class CleanupStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the walks are; what the document says."""
+    """The positions of the scans, as stored in the document."""
 
     jobs: Place = BEFORE_ALL
-    lap_ns: int = 0  # when the present walk through the jobs began
-    tenant: str | None = None  # whose dead letters were counted last; None: begin with the first
+    lap_ns: int = 0  # when the current scan of the jobs began
+    tenant: str | None = None  # whose dead letters were counted last; None: start with the first
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Progress:
-        """From the document; one that was never written begins everything."""
+        """From the document; without one, all scans start."""
         return cls(Place(*body["jobs"]), body["lap_ns"], body["tenant"]) if body else cls()
 
     def body(self) -> dict[str, Any]:
@@ -103,10 +102,10 @@ class Progress:
 
 
 Step: TypeAlias = Callable[[Tx, Progress], Coroutine[Any, Any, tuple[Counter[str], Progress, bool]]]
-"""One batch: what was forgotten, where the walk is then, and whether there is more of the kind."""
+"""One batch: the deleted items, the new position, and whether there are more of the kind."""
 
 FlowStep: TypeAlias = Callable[["Cleanup", Tx, Progress], Coroutine[Any, Any, tuple[Counter[str], Progress, bool]]]
-"""Likewise, of workflows, which this module knows nothing of."""
+"""The same for workflows."""
 
 
 class Cleanup:
@@ -125,7 +124,7 @@ class Cleanup:
         observer: Observer | None = None,
         family: LockFamily = DEAD_LETTER_CLEANUP,
     ) -> None:
-        """`flows`: what else there is to forget where there are workflows (`run_cleanup`)."""
+        """`flows`: further batches where there are workflows."""
         self.retention = (retention or Retention()).check()
         self.document = Document(database, NAME, family, clock, observer)
         self._family = family
@@ -141,7 +140,7 @@ class Cleanup:
         return Loop("cleanup", self._family, interval, self.tick, locks=self._locks, mode=mode, **settings)
 
     def now_ns(self) -> int:
-        """The present, on the clock that rows carry their times on."""
+        """The current time of the clock that rows use."""
         return self._clock.now().wall
 
     def statistics(self) -> CleanupStatistics:
@@ -163,7 +162,7 @@ class Cleanup:
                     break
 
     async def _do(self, tick: Tick, step: Step, progress: Progress) -> tuple[Progress, bool]:
-        """One batch in one transaction, with the place where it ends, under the leader's fence."""
+        """One batch in one transaction, with its end position, under the leader's fence."""
 
         async def work(tx: Tx) -> tuple[tuple[Counter[str], Progress, bool], Mapping[str, Any]]:
             done = await step(tx, progress)
@@ -218,7 +217,7 @@ class Cleanup:
         return counts, replace(progress, jobs=last, lap_ns=lap_ns), len(page) == self.batch
 
     async def _free_pages(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
-        """Give free pages of a SQLite file back to the file system. Postgres does that by itself."""
+        """Return free pages of a SQLite file to the file system. Postgres does that automatically."""
         if tx.dialect != "sqlite":
             return Counter(), progress, False
         (free,), (pages,), (mode,) = [tuple((await tx.query(each))[0].values()) for each in _PAGES]
@@ -235,7 +234,7 @@ class Cleanup:
 
 RUNS_MAX: Final = 100
 LINES_MAX: Final = 5_000
-"""How much one transaction forgets: it must not keep others waiting, and timelines may be long."""
+"""How much one transaction deletes: it must not delay others, and timelines may be long."""
 
 _OVER: Final = (sql("cleanup_runs"), sql("cleanup_runs_keyed"))
 _LINES: Final = sql("cleanup_run_lines")
@@ -262,7 +261,7 @@ async def finished_runs(cleanup: Cleanup, tx: Tx, progress: Progress) -> tuple[C
 
 
 async def old_approvals(cleanup: Cleanup, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
-    """One batch of approvals whose job has been forgotten."""
+    """One batch of approvals whose job was deleted."""
     values = {"before_ns": cleanup.now_ns() - cleanup.retention.runs_ns, "most": cleanup.batch}
     gone = await tx.query(_APPROVALS, values)
     return Counter(approvals=len(gone)), progress, len(gone) == cleanup.batch

@@ -1,15 +1,15 @@
-"""The workflow reconciler: finds runs that have missed something, and tells them.
+"""The workflow reconciler finds runs that missed an event, and delivers it.
 
-Promises: a run that is not over, and was not written for a while, is compared with the jobs and runs that its steps
-wait for; what has ended and was not heard of is told to it under its lock, as if the message had come. The comparison
-takes no lock: only a run that has something to hear is locked. A job that does not exist any more fails its step, so
-that no run waits for ever for nothing. A run whose lock is busy is left for the next tick.
+Promises: an unfinished run that was not written for a while is compared with the jobs and runs that its steps wait for.
+If one of them has finished and the run has missed that, the event is applied under the lock of the run, as if its
+message had come. The comparison acquires no lock. A job that does not exist any more fails its step, so that no run
+waits forever. A run whose lock is busy is left for the next tick.
 
-Messages are durable, so there should be nothing to find; whatever is found is counted.
+Messages are durable, so there should be nothing to find; each event that was missed is counted.
 
 The cost of a tick does not grow with the number of idle runs: a tick reads at most `MOVING_PER_TICK` pending or running
-runs and `WAITING_PER_TICK` runs that wait for a person, and the next tick continues after them. So a missed message is
-found in the next tick while there are fewer idle runs than that; with 5,000 runs that wait for approvals, in eight
+runs and `WAITING_PER_TICK` runs that wait for an approval, and the next tick continues after them. So a missed message
+is found in the next tick while there are fewer idle runs than that; with 5,000 runs that wait for approvals, in eight
 minutes. Neither concerns decisions and time limits that arrive: these have messages and the delay poller.
 
 Clock: the wall clock, on which runs and jobs carry their times.
@@ -57,7 +57,7 @@ from holdfast.types import Duration, duration_ns
 INTERVAL: Final = 5.0
 PATIENCE: Final = 10.0  # how long a message may take before it counts as missed
 MOVING_PER_TICK: Final = 200  # idle pending or running runs that one tick reads
-WAITING_PER_TICK: Final = 50  # likewise of those that wait for a person
+WAITING_PER_TICK: Final = 50  # likewise of those that wait for an approval
 
 _MOVING: Final = sql("run_live")
 _WAITING: Final = sql("run_live_waiting")
@@ -66,12 +66,12 @@ _JOBS: Final = {"sqlite": sql("run_jobs_sqlite"), "postgres": sql("run_jobs_post
 
 @dataclass(frozen=True, slots=True)
 class RunReconcilerStatistics:
-    """What a reconciler has done since it was made."""
+    """Counts of a reconciler since it was made."""
 
     looked_at: int
-    told: int  # ends that had not been heard of
+    told: int  # ends that were missed
     orphaned: int  # steps whose job did not exist any more
-    woken: int  # runs that should have gone on by themselves
+    woken: int  # runs that should have gone on
     left: int  # left for the next tick: their lock was busy, or their tenant had spent what its expressions may cost
     errors: int
 
@@ -113,7 +113,7 @@ class RunReconciler:
         self._counts["looked_at"] += 1
         try:
             self.engine.runs.expression_quota.check(row["id"])
-        except RetryLater:  # a costly run of a tenant that pauses: its own message comes for it
+        except RetryLater:  # a costly run of a tenant over its quota: its own message will come
             self._counts["left"] += 1
             return
         stored = await self.engine.runs.get(row["id"])
@@ -140,7 +140,7 @@ class RunReconciler:
             self._counts["woken" if isinstance(event, CheckRun) else "orphaned" if gone else "told"] += 1
 
     async def _missed(self, stored: StoredRun) -> list[Event]:
-        """What the run should have heard of by now. Everything here is found out again under the lock."""
+        """The events that the run should have by now. Each is checked again under the lock."""
         now_ns = self.engine.runs.clock.now().wall
         awaited = dict(_awaited(stored))
         jobs = await self._jobs([name for name, kind in awaited.items() if kind is not StepKind.WORKFLOW])
@@ -172,7 +172,7 @@ class RunReconciler:
             return None
         if state is JobState.SUCCEEDED and subjects.EMPTIED_LABEL in json.loads(
             row["labels"]
-        ):  # a result is not made up
+        ):  # a result is never invented
             return JobEnded(name, JobState.FAILED, None, _FORGOTTEN, retryable=False)
         result = None if row["result"] is None else json.loads(row["result"])
         return JobEnded(name, state, result, row["reason"], row["code"] not in NOT_AGAIN)

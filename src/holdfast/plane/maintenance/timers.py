@@ -1,8 +1,8 @@
-"""The delay poller: comes for runs whose time has come. Delays, retries and time limits all end in the same column.
+"""The delay poller wakes runs whose time has come. Delays, retries and time limits are in the same column.
 
-Promises: a time that has come is seen to by the next tick, however long ago it came: the times are in the database, and
-one is taken out only by the same write that did something about it. A run whose lock is busy is left for the next tick.
-Near times do not wait for a tick: a message comes for them (`runstore`), and this is what catches those that got lost.
+Promises: the next tick handles every time that has come, however long ago: the times are in the database, and one is
+removed only by the write that acts on it. A run whose lock is busy is left for the next tick.
+Near times do not wait for a tick: a message is due then (`run_store`), and the poller finds those that were lost.
 
 Clock: the wall clock, on which runs carry their times.
 """
@@ -33,10 +33,10 @@ _DUE: Final = sql("run_due")
 
 @dataclass(frozen=True, slots=True)
 class DelayStatistics:
-    """What a poller has done since it was made."""
+    """Counts of a poller since it was made."""
 
     woken: int
-    left: int  # found, and left for the next tick: somebody else had their lock
+    left: int  # left for the next tick: their lock was held
     errors: int
 
 
@@ -66,7 +66,7 @@ class Delays:
         return DelayStatistics(self._woken, self._left, self._scan.errors)
 
     async def tick(self, tick: Tick) -> None:
-        """See to every run whose time has come."""
+        """Wake every run whose time has come."""
         await self._scan.walk(tick, self._wake)
 
     async def _wake(self, row: Row) -> None:

@@ -1,10 +1,10 @@
-"""The worker snapshot `sys:workers:snapshot`: who works, in which pools, and what they can take; written by one leader.
+"""The worker snapshot `sys:workers:snapshot`: live workers, their pools and their slots; written by one leader.
 
-Promises: there is one snapshot, and one writer of it at a time; what a writer that has lost its lease still writes is
-refused. It is at most one interval old while a writer is alive, and after the crash of one at most the TTL of the lease
-and one interval (15 s). Readers get the last one with its age and its writer, and say how old is too old.
+Promises: there is one snapshot, and one writer at a time; a writer that has lost its lease is refused. The snapshot is
+at most one interval old while a writer lives, and after its crash at most the lease TTL and one interval (15 s).
+Readers get the snapshot with its age and its writer, and decide when it is stale.
 
-Clock: the wall clock. A worker counts while its last word is not older than the TTL of heartbeats (30 s). One that is
+Clock: the wall clock. A worker counts while its last heartbeat is at most the TTL of heartbeats (30 s) old. One that is
 silent is not deleted here: its topics stay known, so that jobs wait for its return and do not fail.
 """
 
@@ -32,7 +32,7 @@ INTERVAL: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PoolCount:
-    """A pool, as its live workers see it. Those that are leaving take nothing more."""
+    """A pool, from the heartbeats of its live workers. Draining workers have no free slots."""
 
     pool: str
     workers: int
@@ -42,7 +42,7 @@ class PoolCount:
 
 @dataclass(frozen=True, slots=True)
 class TopicCount:
-    """A topic in a pool: how many take it, and what they have room for now."""
+    """A topic in a pool: its workers, and their free slots."""
 
     topic: str
     pool: str
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 def snapshot_of(live: Sequence[Heartbeat], captured_ns: int, writer: str) -> Snapshot:
-    """Add up what live workers say about themselves. Pure."""
+    """Add up the heartbeats of live workers. Pure."""
     pools: dict[str, PoolCount] = {}
     topics: dict[tuple[str, str], TopicCount] = {}
     for each in live:
@@ -143,7 +143,7 @@ class SnapshotWriter:
         return Loop("snapshot", self._snapshots.family, interval, self.tick, locks=self._locks, **settings)
 
     async def tick(self, tick: Tick) -> None:
-        """Write one. `FencedOut`: somebody newer writes them now."""
+        """Write one. `FencedOut`: a newer leader writes them now."""
         live = await self._workers.live()
         made = snapshot_of(live, self._clock.now().wall, tick.lease.owner)
         await self._snapshots.document.put(tick.lease, made.body(), writer=made.writer)

@@ -1,4 +1,4 @@
-"""The audit ledger of one process of a plane, as the settings want it.
+"""The audit ledger of one process of a plane, from the settings.
 
     with ExitStack() as stack:
         ledger = plane_ledger(settings)
@@ -6,8 +6,8 @@
             stack.enter_context(ledger)
         async with Plane(settings, audit=ledger): ...
 
-The plane does not open it itself: whoever starts a process decides what observes it, and closes it after everything
-that is observed. Any number of processes may be given the same directory; each has files of its own there.
+The plane does not open it: the code that starts a process chooses its observers, and closes them after everything that
+they observe. Any number of processes may use the same directory; each has files of its own there.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from holdfast.plane.settings.settings import Settings
 
 
 def plane_ledger(settings: Settings) -> Ledger | None:
-    """Open the ledger that the settings name, or None if none is kept. `BadInput`: its directory cannot be used."""
+    """Open the ledger of the settings, or None if there is none. `BadInput`: its directory cannot be used."""
     chosen, path = settings.audit, settings.audit_path
     if path is None:
         return None
     if settings.database is None:
         make_state_directory()
     elif chosen.path is None and not Path(path).parent.is_dir():
-        return None  # there is no place for the database beside it either, and that is what people should hear of
+        return None  # the database beside it has no directory either, and reports that error
     try:
         return Ledger(
             path,

@@ -1,11 +1,11 @@
-"""What every part of a plane stands on, opened together: database, bus, leases, jobs, and the service on top of them.
+"""The components of a plane, opened together: database, bus, leases, jobs, and the service on top of them.
 
-    async with opened(settings) as ground:
-        await ground.service.submit(caller, wanted)
+    async with opened(settings) as components:
+        await components.service.submit(caller, wanted)
 
-Promises: tables are made where they are missing, unless somebody only looks; what cannot be reached or used is said
-with its place and without its password; whatever was opened is closed, in the reverse order, however the block ends.
-Any number of processes may open the same places at once.
+Promises: missing tables are created, except for a read-only view. An error names the place that cannot be reached or
+used, without its password. Everything that was opened is closed, in the reverse order, however the block ends. Any
+number of processes may open the same places at the same time.
 """
 
 from __future__ import annotations
@@ -91,18 +91,17 @@ async def opened(
 ) -> AsyncIterator[Components]:
     """Open what the settings name, for as long as the block runs.
 
-    `service_name` is what holders of leases are called, for people, and `instance` tells replicas apart. `works`: this
-    is a process of the plane, which follows its error policy and says what its settings say of it; others only ask it
-    for something. `looks`: not even that. Then the database alone is opened, and nothing is made or written: what is
-    missing is refused, and so is every attempt to change something. Without `prepares` no store is asked for anything
-    yet: the caller calls `Components.prepare` before it uses the rest.
-    `audit` is told what happens to leases, what the guards refuse and which work was to be ended twice.
+    `service_name` is the name of lease holders, and `instance` distinguishes replicas. `works`: this is a process of
+    the plane, which follows its error policy; other processes only send commands to it. `looks`: a read-only view of
+    the database alone; nothing is created or written, and a missing schema is an error. Without `prepares` no store is
+    used yet: the caller calls `Components.prepare` first.
+    `audit` records lease events, writes that guards refused, and jobs that were to end twice.
     """
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     if settings.database is None and not looks:
         make_state_directory()
     async with AsyncExitStack() as stack:
-        # Leases are opened first and closed last: what is released at the end is released while they are there.
+        # Leases are opened first and closed last, so that everything can be released at the end.
         observers = [] if audit is None else [audit]
         where = _NO_LEASES if looks else settings.lease_url
         locks = aio.connect(where, service=service_name, instance=instance, observers=observers)
@@ -135,7 +134,7 @@ async def founded(
     prepares: bool = True,
     audit: Audit | None = None,
 ) -> AsyncIterator[Components]:
-    """The rest of it, on leases and a database that are open already. Whoever opened those closes them afterwards."""
+    """The components on leases and a database that are already open, and that the caller closes afterwards."""
     async with AsyncExitStack() as stack:
         if works:
             sampler = LoopSampler(asyncio.get_running_loop(), locks.manager.clock)
@@ -189,7 +188,7 @@ async def founded(
             await policing.begin(apply_files=works)  # before this process takes a lock
             await runs.prepare()
             await approvals.prepare()
-            # Not when the first signal comes: a process that opens a plane as its owner has then made all tables.
+            # Not at the first signal: a process that opens a plane as its owner has then created all tables.
             await prepare(database, SIGNAL_SCHEMA)
             if works:
                 await stack.enter_async_context(policing.running())
@@ -204,7 +203,7 @@ async def founded(
 
 
 async def make_tables(settings: Settings) -> None:
-    """Make every table that is missing, and bring the others up to date. Needs the database, and nothing else.
+    """Create every missing table, and migrate the others. Needs only the database.
 
     That includes the tables of the leases, if they are in the SQLite file of the database.
     """
@@ -244,7 +243,7 @@ async def note_keys(settings: Settings) -> tuple[str | None, str]:
 
 
 def make_state_directory() -> None:
-    """Only this user: jobs carry what a team works on."""
+    """Create it for this user only: jobs contain private data."""
     directory = state_directory()
     try:
         make_directory(directory, 0o700, parents=True)

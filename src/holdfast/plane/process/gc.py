@@ -1,9 +1,8 @@
-"""How often a process of ours looks for garbage that refers to itself.
+"""Collects garbage less often in a process of the plane.
 
-The interpreter looks whenever a few hundred more objects have been made than dropped. A plane makes thousands for a
-wave of jobs and drops them all a moment later, without cycles; looking at them in between finds nothing and took a
-tenth of its time. So a process that is ours looks less often. What that costs is memory: of what is lost in a cycle,
-some thousands of objects are kept a little longer.
+The interpreter collects whenever a few hundred more objects were created than dropped. A plane creates thousands for a
+batch of jobs and drops them a moment later, without cycles; a collection in between finds nothing and took a tenth of
+its time. The price is memory: some thousands of objects in cycles are kept a little longer.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-PATIENCE: Final = 10_000
+THRESHOLD: Final = 10_000
 
 
 def collect_patiently() -> None:
-    """Look for garbage after so many new objects. To be called before code of others is loaded, which may choose again.
+    """Collect after so many new objects. Call it before an app is loaded, which may choose its own threshold.
 
-    Nothing is changed where less is done already: an interpreter that was told to look more rarely, or not at all.
+    Does nothing if garbage collection is already off or less frequent.
     """
     first, *others = gc.get_threshold()
-    if gc.isenabled() and 0 < first < PATIENCE:
-        gc.set_threshold(PATIENCE, *others)
+    if gc.isenabled() and 0 < first < THRESHOLD:
+        gc.set_threshold(THRESHOLD, *others)

@@ -1,18 +1,15 @@
-"""How one process of a plane is, for whoever asks from outside: does it work, can it be given work, what does it count.
+"""The health of one process of a plane: liveness, readiness and counters.
 
-Three questions with three answers, which must not be confused. *Troubles* are what a restart would cure: a part that
-has failed, a keeper that has stopped renewing although leases are held. A store that does not answer is none, or one
-outage would restart a whole fleet. *Checks* say what keeps the process from working now: a store that does not answer,
-a database that takes no writes where somebody here has to write, a part that does not run, and its own end, from the
-moment at which that begins. *Readings* are what its parts count.
+- *Troubles* are failures that a restart would cure: a part that has failed, or a renewer that has stopped although
+  leases are held. A store that does not answer is none, or one outage would restart a whole fleet.
+- *Checks* list what keeps the process from working now: a store that does not answer, a database that refuses writes
+  which a part needs, a part that does not run, and a drain from its first moment.
+- *Readings* are the counters of its parts.
 
-Before it has begun, and from the moment at which a newer Holdfast has changed the tables, a process is *barred*: it
-serves no request that needs the plane.
+Before the start is complete, and after a newer Holdfast has changed the tables, a process is *barred*: it serves no
+request that needs the plane. Long waits in the process are ended when a drain begins, so that they do not delay it.
 
-Whoever waits in the process for something that may take long is told when it begins to end, so that no wait holds it
-up.
-
-Clock: the event loop's, for the time that a store has to answer.
+Clock: the event loop's, for the time limit of a store.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from holdfast.guards.refusals import REFUSALS
 from holdfast.plane.db.migrations import Outgrown
 from holdfast.plane.locks import registry as families
 from holdfast.plane.process import metrics as readings
-from holdfast.plane.process.bounded_call import Asking
+from holdfast.plane.process.bounded_call import BoundedCall
 from holdfast.plane.process.parts import Health, State
 from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service
@@ -48,7 +45,7 @@ _log: Final = logging.getLogger("holdfast.plane")
 
 
 class ProcessHealth:
-    """What can be asked of one process."""
+    """The health of one process."""
 
     def __init__(
         self,
@@ -58,49 +55,49 @@ class ProcessHealth:
         counts: Callable[[], Iterable[Reading]] = tuple,
         writes: bool = True,
     ) -> None:
-        """`health` says how each part is, `counts` what the parts count. The service is opened and closed elsewhere.
+        """`health` returns the health of each part, `counts` its counters. The caller opens and closes the service.
 
-        `writes`: whether what runs here needs a database that takes writes; see `parts.writes_needed`.
+        `writes`: whether a part needs a database that accepts writes; see `parts.writes_needed`.
         """
         self.service = service
         self._health = health
         self._counts = counts
         self._writes = writes
         self._unready = {part: Trouble(_log, "not ready", "ready again", part=part) for part in CHECKED}
-        self._checking = {part: Asking() for part in CHECKED}
-        self._counting = Asking()
+        self._checking = {part: BoundedCall() for part in CHECKED}
+        self._counting = BoundedCall()
         self._more: list[Callable[[], Iterable[Reading]]] = []
         self._servers: list[Callable[[], Reading]] = []
         self._waits: set[ClientWait] = set()
-        self.counts_jobs = False  # a server here tells of the jobs of the whole plane
+        self.counts_jobs = False  # a server of this process shows the jobs of the whole plane
         self.draining = False
         self.begun = True
-        """False: it waits for its stores, and has not prepared the database."""
+        """False: the process waits for its stores, and has not prepared the database."""
         self.outgrown: Outgrown | None = None
 
     def also(self, counts: Callable[[], Iterable[Reading]]) -> None:
-        """Something else in this process counts too."""
+        """Add counters of another object in this process."""
         self._more.append(counts)
 
     def serve(self, answers: Callable[[], Reading], *, jobs: bool) -> None:
-        """A server in this process answers, and counts what. `jobs`: it tells of the jobs of the whole plane too."""
+        """Add a server of this process with its counters. `jobs`: it shows the jobs of the whole plane, too."""
         self._servers.append(answers)
         self.counts_jobs |= jobs
 
     def drain(self) -> None:
-        """The process has begun to end: it takes nothing more, and is well. Whoever waits here is told."""
+        """The process has begun to drain: it accepts nothing more, and is alive. Ends all waits."""
         self.draining = True
         self._end_waits()
 
     def outgrow(self, reason: Outgrown) -> None:
-        """A newer Holdfast has changed the tables: the process must not use them, and only says so from now on."""
+        """A newer Holdfast has changed the tables: the process must not use them, and only reports that from now on."""
         self.outgrown = reason
         say(_log, logging.ERROR, "this process is too old for its database and does nothing more", reason)
         self._end_waits()
 
     @property
     def barred(self) -> str | None:
-        """Why no request that needs the plane can be served; None: it can."""
+        """Why no request that needs the plane can be served; None: requests are served."""
         if self.outgrown is not None:
             return str(self.outgrown)
         return None if self.begun else "the process waits for its database"
@@ -111,7 +108,7 @@ class ProcessHealth:
 
     @contextmanager
     def waiting(self, client: ClientWait) -> Iterator[None]:
-        """Somebody waits in this process while the block runs, and is told when it begins to end, or has."""
+        """A request waits in this process while the block runs. The wait ends when a drain begins, or has begun."""
         self._waits.add(client)
         if self.draining or self.outgrown is not None:
             client.end(WaitEnd.CLOSING)
@@ -121,7 +118,7 @@ class ProcessHealth:
             self._waits.discard(client)
 
     def troubles(self) -> list[str]:
-        """Why the process does not do its work although it lives; none: it does."""
+        """Why the process does not work although it lives; empty: it works."""
         found = [f"the {each.part} has failed" for each in self._health() if each.state is State.FAILED]
         report = self.service.parts.locks.health()
         if report.stalled:
@@ -129,7 +126,7 @@ class ProcessHealth:
         return found
 
     async def checks(self) -> dict[str, str]:
-        """What each thing that is needed answers: `ok`, or what is wrong. Stores are asked at once, within a limit."""
+        """For each dependency `ok`, or the problem. Stores are asked concurrently, within a limit."""
         if self.draining:
             return {PROCESS: DRAINING}
         if self.outgrown is not None:
@@ -141,7 +138,7 @@ class ProcessHealth:
         return {**dict(zip(CHECKED, answers, strict=True)), **down}
 
     def readings(self) -> Iterator[Reading]:
-        """What the process counts now."""
+        """The current counters of the process."""
         parts = self.service.parts
         yield Reading(
             "process", {"draining": self.draining, "parts": {each.part: each.well for each in self._health()}}
@@ -166,14 +163,11 @@ class ProcessHealth:
             yield from counts()
 
     def served(self) -> list[Reading]:
-        """What the servers of this process have answered, each for itself."""
+        """The counters of each server of this process."""
         return [answers() for answers in self._servers]
 
     async def live(self) -> list[Reading]:
-        """The live jobs and runs of the whole plane, which the database is asked for.
-
-        When it does not answer, what is counted here matters most: it is told without the jobs and runs.
-        """
+        """The live jobs and runs of the whole plane, from the database. Empty if that does not answer."""
         jobs: Value = None
         runs: Value = None
         try:

@@ -1,10 +1,10 @@
-"""What the parts of a process count, in one shape, for whoever shows it: metrics, a console, a report.
+"""The counters of all parts of a process as readings, for metrics, a console or a report.
 
-A reading is what one source says at one moment: numbers by field, and where a field is kept by kind (outcomes, states,
-topics) a mapping of those. Reading is cheap: no store is asked, nothing waits. What the fields mean to the outside is
-declared elsewhere (`observe.metrics.samples`); a test holds that nothing is counted here and left out there.
+A reading contains the numbers of one source by field; a field that is counted by kind (outcome, state, topic) is a
+mapping. A reading is cheap: it does no I/O and does not wait. The metrics of the fields are declared in
+`observe.metrics.samples`; a test fails for a counter without a metric.
 
-Does not promise one consistent moment over several sources, nor that counts survive the process.
+Does not promise one consistent moment for several sources, nor that counters survive the process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WORKER_REST: Final = ("taken", "timed_out", "stalled", "overran", "active", "stu
 
 
 def flat(statistics: object) -> dict[str, Value]:
-    """The numbers of a dataclass by field. What is no number is left out."""
+    """The numbers of a dataclass by field, without other values."""
     if not is_dataclass(statistics):
         raise TypeError(f"{type(statistics).__name__} is not a dataclass")
     found: dict[str, Value] = {}
@@ -56,7 +56,7 @@ def flat(statistics: object) -> dict[str, Value]:
 
 
 def bounded(counts: Mapping[str, int], most: int = TOPICS_MAX) -> dict[str, int]:
-    """Counts by names that users choose. The first few keep their name for good; the rest are counted together."""
+    """Counters by names that users choose. The first few keep their name; the others are summed."""
     names = list(counts)
     kept = {name: counts[name] for name in names[:most]}
     rest = sum(counts[name] for name in names[most:])
@@ -64,7 +64,7 @@ def bounded(counts: Mapping[str, int], most: int = TOPICS_MAX) -> dict[str, int]
 
 
 def bounded_times(times: Mapping[str, Histogram], most: int = TOPICS_MAX) -> dict[str, Histogram]:
-    """The same for how long things took."""
+    """The same for histograms."""
     kept: dict[str, Histogram] = {}
     for number, (name, each) in enumerate(times.items()):
         shown = name if number < most else OTHER
@@ -72,7 +72,7 @@ def bounded_times(times: Mapping[str, Histogram], most: int = TOPICS_MAX) -> dic
     return kept
 
 
-# The ground that parts stand on.
+# The components.
 
 
 def of_store(store: JobStore) -> Iterator[Reading]:
@@ -88,14 +88,14 @@ def of_submissions(fast_path: FastPath) -> Iterator[Reading]:
 
 
 def of_runs(runs: RunStore) -> Iterator[Reading]:
-    """The guard in front of the runs. A run is read and written in one step, so nobody enters before."""
+    """The guard in front of the runs. A run is read and written in one step, so none is entered before."""
     counts: dict[str, int] = asdict(runs.statistics())
     del counts["entered"]
     yield Reading("run_guard", {"steps": counts})
 
 
 def of_database(counts: Mapping[str, int]) -> Iterator[Reading]:
-    """A database, in words that both engines share; what only one of them counts is there for that one alone."""
+    """A database. Fields that only one engine counts are missing for the other."""
     works = {
         "write": counts.get("writes", 0) + counts.get("write_works", 0),
         "read": counts.get("reads", 0) + counts.get("read_works", 0),
@@ -121,7 +121,7 @@ def of_database(counts: Mapping[str, int]) -> Iterator[Reading]:
 
 
 def of_bus(counts: Mapping[str, int]) -> Iterator[Reading]:
-    """A bus: how deliveries ended, and what is in hand."""
+    """A bus: outcomes of deliveries, and messages in flight."""
     values: dict[str, Value] = {"deliveries": {str(kind): counts.get(kind, 0) for kind in Kind}}
     for name in ("dead", "burials_failed"):
         values[name] = counts.get(name, 0)

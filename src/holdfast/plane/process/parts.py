@@ -1,6 +1,6 @@
-"""The parts of a plane, each with the same four verbs: start, stop within a time, say how it is, and say when it fails.
+"""The parts of a plane that a process can run: each can be started and stopped, and reports its health and its failure.
 
-A part can run alone and in any number of replicas: what they share is the ground that they stand on, and leases.
+A part can run alone and in any number of replicas: they share the stores and leases.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a part is."""
+    """The health of a part."""
 
     part: str
     state: State
@@ -59,7 +59,7 @@ class Health:
 
     @property
     def well(self) -> bool:
-        """Whether it does what it is there for."""
+        """Whether it works."""
         return self.state is State.RUNNING
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,27 +72,27 @@ class Part(Protocol):
 
     @property
     def name(self) -> str:
-        """Which one it is."""
+        """The name of the part."""
         ...
 
     async def start(self) -> None:
-        """Begin. Returns when it does, or raises what stands in the way."""
+        """Start. Raises what prevents that."""
         ...
 
     async def stop(self, grace: float) -> bool:
-        """Begin nothing more, finish what was begun within `grace` seconds, give back the rest. False: some was."""
+        """Start nothing more, finish running work within `grace` seconds, return the rest. False: some was returned."""
         ...
 
     async def ended(self) -> None:
-        """Return when it has ended without being asked to, or raise why. A part that cannot end so never returns."""
+        """Return or raise when it ends without `stop`. A part that cannot do so never returns."""
         ...
 
     def detail(self) -> Mapping[str, Any]:
-        """What it does now, for people and programs."""
+        """Its current work, for people and programs."""
         ...
 
     def readings(self) -> Iterable[Reading]:
-        """What it counts, for metrics."""
+        """Its counters, for metrics."""
         ...
 
 
@@ -118,7 +118,7 @@ class SchedulerPart:
         return True
 
     async def ended(self) -> None:
-        """See `Part`. Messages are the bus's to see to; the dispatcher is a task of this process alone."""
+        """See `Part`. The bus handles trouble with messages; only the dispatcher can fail."""
         await self.scheduler.dispatcher.ended()
 
     def detail(self) -> Mapping[str, Any]:
@@ -138,7 +138,7 @@ class LoopPart:
     """One of the periodic tasks."""
 
     def __init__(self, loop: Loop, counts: Callable[[], Iterable[Reading]] = tuple) -> None:
-        """`counts`: what the task itself counts, besides its loop."""
+        """`counts`: counters of the task itself, besides those of its loop."""
         self.name = loop.name
         self._loop = loop
         self._task_counts = counts
@@ -174,7 +174,7 @@ class WorkerPart:
     name = "worker"
 
     def __init__(self, components: Components, app: App, names: Iterable[str] = ()) -> None:
-        """`names`: what the workers are called; those for whom there is none make one up."""
+        """`names`: of the workers; others get a generated name."""
         given = iter(names)
         count = components.settings.worker.count
         self.workers: Sequence[Worker] = [worker_of(components, app, next(given, None)) for _ in range(count)]
@@ -223,7 +223,7 @@ class WorkerPart:
 
 
 def loop_part(components: Components, name: str) -> LoopPart:
-    """The part that runs the loop of that name, as the settings want it."""
+    """The part that runs the loop of that name, with its settings."""
     settings, locks = components.settings, components.locks
     how = {
         "mode": settings.value(f"{name}.lead"),
@@ -241,15 +241,15 @@ def loop_part(components: Components, name: str) -> LoopPart:
         )
         return LoopPart(loop, partial(readings.of_reconciler, reconciler))
     if name == "replayer":
-        look = placement_of(components, actor="replayer")
+        placement = placement_of(components, actor="replayer")
         replayer = Replayer(
-            look,
+            placement,
             limits=settings.limits.states,
             interval=settings.replayer.interval,
             runs=family_in_effect(settings, WORKER_JOB),
         )
         loop = replayer.loop(family=family_in_effect(settings, REPLAYER), **how)
-        return LoopPart(loop, partial(readings.of_replayer, replayer, look))
+        return LoopPart(loop, partial(readings.of_replayer, replayer, placement))
     if name == "snapshot":
         family = family_in_effect(settings, SNAPSHOT_WRITER)
         snapshots = Snapshots(components.database, components.clock, components.audit, family)
@@ -270,7 +270,7 @@ def loop_part(components: Components, name: str) -> LoopPart:
 
 
 def placement_of(components: Components, actor: str = "scheduler") -> Placement:
-    """Looks at jobs, as the settings want them."""
+    """Places jobs, with the settings of the scheduler."""
     settings = components.settings.scheduler
     return Placement(
         components.store,
@@ -284,7 +284,7 @@ def placement_of(components: Components, actor: str = "scheduler") -> Placement:
 
 
 def worker_of(components: Components, app: App, name: str | None = None) -> Worker:
-    """A worker, as the settings want it. Its name is made up when it is not given."""
+    """A worker with its settings. Without a name it gets a generated one."""
     settings: Settings = components.settings
     chosen = settings.worker
     return Worker(
@@ -312,8 +312,8 @@ def worker_of(components: Components, app: App, name: str | None = None) -> Work
 def writes_needed(settings: Settings, parts: Collection[str]) -> bool:
     """Whether these parts can do their work only with a database that takes writes.
 
-    All do but workers by themselves: one that gets its messages and leases elsewhere runs what it was sent, and hands
-    in the results, whatever the database does. That it lives it cannot say then; but nobody could send it anything.
+    All do, except workers alone: with a bus and leases elsewhere, a worker runs its assignments and reports results
+    without the database. It cannot store heartbeats then; but no scheduler could send it anything either.
     """
     leases = settings.lease_url == settings.database_url.partition("?")[0]
     return set(parts) != {WorkerPart.name} or settings.bus is None or leases

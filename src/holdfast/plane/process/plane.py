@@ -3,16 +3,20 @@
     async with Plane(settings, parts={"scheduler", "worker"}, app=app) as plane:
         await plane.wait()
 
-Promises: leaving the block stops within the grace period: from its first moment the plane is not ready, workers finish
-or give back, consumers drain, loops pass their leadership on, callers are let go, and only then are bus, database and
-leases closed. The API is the last part to end, because it says until then that the rest ends in peace. A part that
-cannot start stops those that have. A store that does not answer is waited for, at the start and later: the API starts
-first and needs the database alone. When a newer Holdfast changes the tables so that this code must not use them, all
-other parts stop and the stores are closed; the process stays, is not ready, and says why. Any number of planes, in one
-process or many, may share the same places; what only one may do is done by the one that holds the lease. Killing a
-plane loses nothing that was acknowledged.
+Promises:
 
-Does not promise that a function which ignores its end is gone: it is reported, and its writes are refused.
+- Leaving the block stops within the grace period. The plane is not ready from the first moment; workers finish or
+  return attempts, consumers drain, loops release their leadership, and waiting requests end. Only then are bus,
+  database and leases closed. The API ends last, because it reports the state of the others until then.
+- A part that cannot start stops those that have started.
+- The plane waits for a store that does not answer, at the start and later. The API starts first and needs only the
+  database.
+- When a newer Holdfast changes the tables so that this code must not use them, all other parts stop and the stores are
+  closed. The process stays, is not ready, and reports the reason.
+- Any number of planes, in one process or many, may share the same places. A lease protects work that only one may do.
+- Killing a plane loses nothing that was acknowledged.
+
+Does not promise that a function which ignores its cancellation is gone: it is reported, and its writes are refused.
 
 Clock: the event loop's, for the grace period.
 """
@@ -52,7 +56,7 @@ PARTS: Final = (*LOOPS, "scheduler", ENGINE, WORKER, API)
 """All parts, in the order in which they start."""
 
 FLOOR_S: Final = 2.0
-"""What a part has at least for its end, when those before it have used up the grace period."""
+"""The least time that a part has to stop when the parts before it have used up the grace period."""
 
 PartMaker: TypeAlias = Callable[["Plane"], Part]
 
@@ -74,10 +78,9 @@ class Plane:
         instance: str | None = None,
         audit: Audit | None = None,
     ) -> None:
-        """`app` is what the workers run; `api` makes the part that answers HTTP, which is not the plane's own.
+        """`app` has the functions of the workers; `api` makes the part that serves HTTP, which is not in this package.
 
-        `audit` is told what happens to leases, such as the ledger of `plane.process.audit_ledger`. It is closed
-        elsewhere.
+        `audit` records lease events, for example the ledger of `plane.process.audit_ledger`. The caller closes it.
         """
         self.settings = settings
         self.names = check_parts(parts)
@@ -100,7 +103,7 @@ class Plane:
 
     @property
     def components(self) -> Components:
-        """What the parts stand on. There is none before the start."""
+        """The components that the parts use. There are none before the start."""
         if self._components is None:
             raise BadInput("plane", "was not started", "enter it first: async with Plane(…) as plane")
         return self._components
@@ -112,7 +115,7 @@ class Plane:
 
     @property
     def process_health(self) -> ProcessHealth:
-        """How this process is, for whoever asks from outside. There is nothing to say before the start."""
+        """The health of this process. There is none before the start."""
         if self._process_health is None:
             writes = writes_needed(self.settings, self.names)
             self._process_health = ProcessHealth(
@@ -121,19 +124,19 @@ class Plane:
         return self._process_health
 
     def part(self, name: str) -> Part:
-        """One of the parts that run here."""
+        """One of the running parts."""
         for each in self._parts:
             if each.name == name:
                 return each
         raise BadInput("part", f"{name!r:.60} does not run here", f"use one of {', '.join(self.names) or 'none'}")
 
     def health(self) -> Sequence[Health]:
-        """How each part is, in the order in which they start."""
+        """The health of each part, in the order in which they start."""
         details: dict[str, Mapping[str, Any]] = {each.name: each.detail() for each in self._parts}
         return [Health(name, self._states[name], details.get(name, {})) for name in self.names]
 
     async def open(self) -> None:
-        """Make what the parts stand on, without asking a store for anything: from then on there are vitals."""
+        """Create the components, without using a store: from then on there is `process_health`."""
         if self._failure is not None:
             raise BadInput("plane", "was started before", "make another")
         self._failure = asyncio.get_running_loop().create_future()
@@ -145,9 +148,9 @@ class Plane:
             raise
 
     async def start(self) -> None:
-        """Open everything and start the parts. Returns when all run, or stops them and raises what stood in the way.
+        """Open everything and start the parts. If one cannot start, stop the others and raise its error.
 
-        Waits for stores that do not answer. Whoever wants to ask the vitals meanwhile calls `open` first.
+        Waits for stores that do not answer. A caller that needs `process_health` meanwhile calls `open` first.
         """
         if self._failure is None or self._parts:
             await self.open()
@@ -168,14 +171,14 @@ class Plane:
             raise
 
     async def wait(self) -> None:
-        """Return when the plane was stopped; raise what ended a part that nobody had stopped."""
+        """Return when the plane was stopped; raise the error of a part that ended before."""
         if self._failure is not None:
             await asyncio.shield(self._failure)
 
     async def stop(self, grace: float | None = None) -> bool:
-        """Stop everything within `grace` seconds, by default as the settings say. False: work was cut short.
+        """Stop everything within `grace` seconds, by default those of the settings. False: work was cut short.
 
-        Idempotent: whoever comes second waits for the first.
+        Idempotent: a second call waits for the first.
         """
         if self._stopping is None:
             limit = self.settings.grace if grace is None else grace
@@ -183,7 +186,7 @@ class Plane:
         return await asyncio.shield(self._stopping)
 
     def hurry(self) -> None:
-        """End the grace period of a stop that is under way: attempts are stopped and given back now."""
+        """End the grace period of a running stop: attempts are stopped and returned now."""
         for part in self._parts:
             if isinstance(part, WorkerPart):
                 part.hurry()
@@ -204,7 +207,7 @@ class Plane:
     # Starting.
 
     def _opened(self) -> AbstractAsyncContextManager[Components]:
-        """What the parts stand on, as the settings name it."""
+        """The components of the settings."""
         return opened(
             self.settings,
             clock=self._clock,
@@ -241,10 +244,10 @@ class Plane:
         return SchedulerPart(components) if name == "scheduler" else loop_part(components, name)
 
     async def _watch(self, part: Part) -> None:
-        """A part that ends by itself has failed: whoever waits for the plane is told."""
+        """A part that ends without `stop` has failed: `wait` raises its error."""
         try:
             await part.ended()
-            error: Exception = RuntimeError(f"the {part.name} ended by itself")
+            error: Exception = RuntimeError(f"the {part.name} ended unexpectedly")
         except Exception as caught:  # noqa: BLE001 - whatever it was, `wait` raises it
             error = caught
         self._states[part.name] = State.FAILED
@@ -260,10 +263,10 @@ class Plane:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Tell whoever waits for the plane."""
+        """Let `wait` raise the error."""
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
-            self._failure.exception()  # it is in the log, also if nobody waits
+            self._failure.exception()  # it is in the log, even if `wait` is not called
 
     # Stopping.
 
@@ -278,7 +281,7 @@ class Plane:
                 self._following.cancel()
             await asyncio.wait((self._following,))
         order = [each for each in reversed(self._parts) if self._states[each.name] is not State.STOPPED]
-        order.sort(key=lambda each: each.name == API)  # the API to the end: until then it says how the rest does
+        order.sort(key=lambda each: each.name == API)  # the API last: until then it reports the state of the others
         finished = await self._stop_parts(order, grace)
         self._states |= {name: State.STOPPED for name, state in self._states.items() if state is State.STARTING}
         await self._stack.aclose()
@@ -301,7 +304,7 @@ class Plane:
         return finished
 
     async def _stop_part(self, part: Part, grace: float) -> bool:
-        """One part's trouble with its end must not keep the others from theirs."""
+        """Stop one part. Its error must not keep the others from stopping."""
         failed = self._states[part.name] is State.FAILED
         self._states[part.name] = State.STOPPING
         try:

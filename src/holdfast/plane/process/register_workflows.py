@@ -1,10 +1,11 @@
-"""The workflows that an app declares, kept in the database when a process with that app starts.
+"""Stores the workflows that an app declares when a process with that app starts.
 
-Promises: each is kept for everybody, before the process takes its first job, so that whoever can run the steps of a
-workflow knows it. The same definition again is the same version, however many processes start and how often.
+Promises: they are stored for all tenants, before the process fetches its first job: a plane whose workers can run the
+steps of a workflow knows the workflow. The same definition is the same version, however many processes start and how
+often.
 
-Does not promise which is the newest while two releases of an app run side by side: it is that of the process which has
-started last. Runs keep the version that they began with.
+Does not promise which version is the newest while two releases of an app run side by side: it is that of the process
+that started last. A run keeps the version that it began with.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _log: Final = logging.getLogger("holdfast.plane")
 
 
 async def keep_workflows(definitions: Definitions, app: App) -> list[Definition]:
-    """Keep what the app declares; the definitions, in the order of their names."""
+    """Store the workflows of the app. Returns the definitions in the order of their names."""
     kept = []
     for _, workflow in sorted(app.workflows.items()):
         definition, new = await definitions.keep(workflow, scope=ALL_TENANTS, actor=f"app {app.name}")

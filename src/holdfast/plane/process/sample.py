@@ -2,11 +2,10 @@
 
 Nothing here is real, and nothing leaves the process: durations are drawn; a tool sometimes answers that it is busy, and
 the attempt is made again; a site that is hardly ever up makes jobs use up their attempts, and once in a while a goal is
-beyond any agent: both become dead letters; now and then somebody changes their mind, and a job is cancelled. A workflow
+beyond any agent: both become dead letters; now and then a user cancels a job. A workflow
 does all of it in one run, and asks before it sends anything: a manager answers after a while, and not always kindly;
-nobody's approvals but these are touched. It runs only when somebody asks for it, and neither runs ahead (while many
-jobs wait, no more are submitted) nor fills the disk (what is over is kept for an hour, unless the settings say
-otherwise).
+only these approvals are decided. It runs only on request (`holdfast up --sample`). While many jobs wait, no more are
+submitted, and finished jobs are kept for an hour, unless the settings differ.
 
 Clock: the event loop's.
 """
@@ -164,12 +163,12 @@ async def _brief(service: Service, entropy: Entropy) -> None:
             )
             try:
                 await flows.decide(MANAGER, ours.job, verdict, note=note)
-            except (ApprovalConflict, LockBusy) as error:  # somebody else was quicker, or is at it
+            except (ApprovalConflict, LockBusy) as error:  # another approver was quicker
                 say(_log, logging.INFO, "the manager of the sample comes again later", error, job=ours.job)
 
 
 def _batch(entropy: Entropy) -> list[Submission]:
-    """What one user asks for at once."""
+    """The jobs that one user submits together."""
     tenant = TENANTS[min(entropy.below(4), len(TENANTS) - 1)]
     goal = _GOALS[entropy.below(len(_GOALS))]
     priority = _PRIORITIES[entropy.below(len(_PRIORITIES))]

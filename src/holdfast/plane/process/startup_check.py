@@ -1,13 +1,13 @@
 """The start of a process: it waits until the stores that it needs answer, and prepares the database.
 
 Promises: `stores_ready` returns when the database is prepared and every store that the process needs has answered. A
-store that does not answer is logged with its place and without its password when the wait begins, now and then while it
-lasts, and when it is over. What waiting cannot cure (a wrong password, a missing driver, a newer database, another bus)
-is raised immediately. A store that the process does not need, but that its readiness shows, is asked once and not
-waited for.
+store that does not answer is logged, without its password, when the wait begins, now and then while it lasts, and when
+it is over. Errors that a wait cannot cure (a wrong password, a missing driver, a newer database, another bus) are
+raised immediately. A store that the process does not need, but that its readiness shows, is asked once and not waited
+for.
 
 Does not promise that a store answers a moment later: then the part that needs it waits for it. Does not limit the wait:
-an orchestrator that starts processes in any order needs none, and readiness says what is missing.
+an orchestrator that starts processes in any order needs none, and the readiness check names the missing store.
 
 Clock: the event loop's, for the answers and the pauses.
 """

@@ -1,4 +1,4 @@
-"""The parts of a plane that run workflows: the engine, and the two loops that come for what it may have missed."""
+"""The parts of a plane that run workflows: the engine, and two loops that find lost messages and due times."""
 
 from __future__ import annotations
 

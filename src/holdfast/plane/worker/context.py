@@ -1,6 +1,6 @@
-"""What a job function gets: its job, the lease under which it runs, and how much time is left.
+"""The context of a job function: its job, the lease under which it runs, and how much time is left.
 
-Everything here is local and judged at the moment of asking, so it may be asked as often as one likes. A function in a
+Everything here is local and computed at the moment of the call, so calls are cheap. A function in a
 thread gets a `BlockingContext`, whose lease can be waited for in threads; one on the event loop gets a `Context`, and
 is cancelled when it must stop. Clock: time limits run on the longest of the host's clocks, as leases do.
 """
@@ -37,8 +37,8 @@ _about_logs: Final = logging.getLogger("holdfast.plane.worker")  # not by way of
 class Cancelled:
     """Whether a function should stop, as an event: `is_set()`, `wait()`, and `reason` once it is set.
 
-    It is set when the attempt is out of time, stopped by somebody, or interrupted by the end of its worker; and when
-    its lease is lost, which is known here at once, even while the event loop is busy.
+    It is set when the attempt is out of time, stopped, or interrupted by the end of its worker; and when its lease is
+    lost, which is visible here immediately, even while the event loop is busy.
     """
 
     __slots__ = ("_lease_record", "_mutex", "_over", "_reason", "_set")
@@ -47,7 +47,7 @@ class Cancelled:
         self._lease_record = lease._lease_record  # noqa: SLF001 - a lease on the loop, seen from threads: the same possession
         self._mutex = threading.Lock()
         self._set = False
-        self._over: threading.Event | None = None  # made by the first who waits
+        self._over: threading.Event | None = None  # created by the first wait
         self._reason: str | None = None
         self._lease_record.tell(self._ended)
 
@@ -154,7 +154,7 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the line is the caller's, and not this one
         try:
             super().log(level, msg, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - a handler of somebody's, or a field that logging does not take
+        except Exception as error:  # noqa: BLE001 - a broken handler, or a field that logging does not accept
             say(_about_logs, logging.WARNING, "a line of a job could not be logged", error, **(self.extra or {}))
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

@@ -8,7 +8,7 @@ slot, `Attempt` runs it.
 
 Promises:
 
-- A pool never runs more attempts at once than it has slots, nor more of a topic than the topic allows. A function that
+- A pool never runs more attempts than it has slots, nor more of a topic than the topic allows. A function that
   does not stop keeps its slot until it ends, and the worker announces fewer slots meanwhile.
 - A rejected assignment goes back to the scheduler and does not consume an attempt. For a while it is nacked instead, if
   the scheduler has counted that another worker has a slot of its topic.
@@ -134,7 +134,7 @@ class Registry(Protocol):
 class Drained:
     """How a worker ended."""
 
-    interrupted: int  # attempts that had to be stopped; their messages were given back
+    interrupted: int  # attempts that had to be stopped; their messages were nacked
     stuck: int  # functions that ran on although they were told to stop
 
     @property
@@ -213,7 +213,7 @@ class Worker:
         entropy: Entropy | None = None,
         delays: AnyDelays = families.RETRY_DELAYS,
     ) -> None:
-        """`pools`: all that the app has topics for, unless given. `concurrency`: attempts at once, in each pool.
+        """`pools`: all that the app has topics for, unless given. `concurrency`: slots in each pool.
 
         `currency` is asked whether a message that was delivered before is still wanted; None: it is run in any case.
         `progress` stores what functions report with `ctx.progress()`; None: it is not stored.
@@ -279,7 +279,7 @@ class Worker:
 
     @property
     def capacity(self) -> int:
-        """How many attempts it can make at once, in all its pools together."""
+        """The number of its slots, in all pools together."""
         return sum(each.slots for each in self._worker_pools)
 
     def running(self) -> list[Attempt]:

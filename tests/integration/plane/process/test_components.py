@@ -257,7 +257,7 @@ async def test_a_loop_that_has_ended_has_failed(tmp_path: Path) -> None:
     async with Plane(quick(tmp_path), {"reconciler"}) as plane:
         await until(lambda: _detail(plane, "reconciler")["ticks"] > 0)
         await plane.components.locks.close()
-        with pytest.raises(RuntimeError, match="the reconciler ended by itself"):
+        with pytest.raises(RuntimeError, match="the reconciler ended unexpectedly"):
             await asyncio.wait_for(plane.wait(), 60)
         assert [each.state for each in plane.health()] == [State.FAILED]
 

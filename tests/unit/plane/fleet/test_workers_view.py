@@ -69,8 +69,8 @@ async def test_trouble_with_a_look_ahead_of_time_is_nobodys_until_somebody_needs
     await database.close()
     clock.advance(REFRESH_NS // 2)
     assert await workers.view() is first
-    assert workers._ahead is not None
-    await workers._ahead
+    assert workers._refreshing is not None
+    await workers._refreshing
     clock.advance(REFRESH_NS)
     with pytest.raises(Exception, match="closed"):
         await workers.view()

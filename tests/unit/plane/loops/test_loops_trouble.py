@@ -210,7 +210,7 @@ def test_a_loop_whose_locks_were_closed_ends_and_says_so(caplog: pytest.LogCaptu
 
     with caplog.at_level(logging.ERROR, "holdfast.plane.loops"):
         virtually(scenario)
-    assert "stop loops before that" in caplog.text
+    assert "stop loops first" in caplog.text
 
 
 # Stopping.

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from holdfast.plane.process.bounded_call import Asking
+from holdfast.plane.process.bounded_call import BoundedCall
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,7 +38,7 @@ async def failing() -> str:
 
 
 async def test_an_answer_and_an_error_are_passed_on() -> None:
-    asking = Asking()
+    asking = BoundedCall()
     assert await asking.within(LONG, plain) == "answer"
     with pytest.raises(OSError, match="gone"):
         await asking.within(LONG, failing)
@@ -46,7 +46,7 @@ async def test_an_answer_and_an_error_are_passed_on() -> None:
 
 
 async def test_who_waits_is_told_in_time_and_a_request_that_hangs_stays_the_only_one() -> None:
-    asking, hanging = Asking(), Stubborn()
+    asking, hanging = BoundedCall(), Stubborn()
     for _ in range(3):
         with pytest.raises(TimeoutError):
             await asking.within(0.0, hanging.ask)
@@ -57,7 +57,7 @@ async def test_who_waits_is_told_in_time_and_a_request_that_hangs_stays_the_only
 
 
 async def test_who_does_not_wait_any_more_leaves_nothing_behind() -> None:
-    asking, cancelled = Asking(), asyncio.Event()
+    asking, cancelled = BoundedCall(), asyncio.Event()
 
     async def waits() -> None:
         try:
