@@ -6,13 +6,16 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from holdfast.core.lease.quorum import Verdict
 from holdfast.core.ports import Store
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.memory.store import MemoryStore, MemoryTable
-from holdfast.stores.quorum import late_replies
+from holdfast.stores.quorum import fan_out, late_replies
+from holdfast.stores.quorum.engine import QuorumEngine
 from holdfast.stores.quorum.late_replies import RECHECK_NS, BusyKeys, LateVotes
 from holdfast.stores.quorum.repair import Repair
 from holdfast.types import AcquireRequest, Busy, Grant, Renewal
@@ -29,6 +32,37 @@ def test_a_vote_that_comes_when_its_lease_is_over_is_given_back(play_quorum: Pla
         assert [node.holder("k") for node in nodes] == [None] * 5
 
     play_quorum(scenario)
+
+
+def test_a_vote_of_an_interrupted_acquire_is_released_when_it_comes_after_the_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = [Node(number) for number in range(3)]
+    store = QuorumEngine(nodes, hedge_ns=LONG).blocking
+    asked = ask()
+    nodes[0].delays = True
+
+    class InterruptedSignal:
+        """Ctrl-C while the caller waits for the first node, which has begun to answer."""
+
+        def set(self) -> None: ...
+
+        def clear(self) -> None: ...
+
+        async def wait(self, timeout_ns: int) -> bool:
+            while not nodes[0].asked:
+                threading.Event().wait(0.001)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fan_out, "_ThreadSignal", InterruptedSignal)
+    with pytest.raises(KeyboardInterrupt):
+        run_now(store.acquire(asked, CALL))
+    monkeypatch.undo()
+    assert not run_now(store.release(asked.key, asked.token, None, 0, CALL))
+    assert nodes[0].delays, "the node grants the key only now"
+    nodes[0].wake()
+    run_now(store.close())
+    assert [node.holder("k") for node in nodes] == [None] * 3
 
 
 def test_a_lease_that_is_brought_back_to_a_node_when_it_is_over_is_given_back(play_quorum: Play) -> None:
