@@ -38,6 +38,8 @@ MISSED = 0.05  # the most of these that may not be reached again
 
 MADE = -2  # in place of the offset: `__init__` has returned, and the object is not assigned yet
 RETURNS = {code for name, code in dis.opmap.items() if name.startswith("RETURN_") and name != "RETURN_GENERATOR"}
+# From Python 3.12 on, a function has these events from its second call on, and must not lose them in between.
+ALWAYS = sys.version_info >= (3, 12)
 PLACES = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "JUMP_BACKWARD"))}  # for signals
 
 Strike = Callable[[], None]
@@ -116,7 +118,7 @@ class Tracer:
             offset = -1 if caller is None or not caller.f_code.co_filename.startswith(self._inside) else caller.f_lasti
             functions = self._functions.number(self._calls[-1] if self._calls else 0, offset, code)
             self._calls.append(functions)
-            frame.f_trace_lines, frame.f_trace_opcodes = False, self.wanted(functions)
+            frame.f_trace_lines, frame.f_trace_opcodes = False, ALWAYS or self.wanted(functions)
             self._returned = False
         elif event == "return":
             if self._calls:

@@ -27,26 +27,30 @@ CAPABILITIES: Final = Capabilities(
 
 
 class _BlockingWatch:
-    """An ear that waits by blocking its thread."""
+    """A listener that waits by blocking its thread."""
+
+    _unlisten: Callable[[], None] | None = None
 
     def __init__(self, table: MemoryTable, key: str) -> None:
         self._hint = Wakeup()
         self._unlisten = partial(table.unlisten, key, self._hint.ring)
-        try:
-            table.listen(key, self._hint.ring)
-        except BaseException:
+        table.listen(key, self._hint.ring)
+
+    def __del__(self) -> None:
+        """Unregister a watch that an interrupt has lost before its waiter had it."""
+        if self._unlisten is not None:
             self._unlisten()
-            raise
 
     async def wait(self, timeout_ns: int) -> bool:
         return self._hint.wait(timeout_ns / NS)
 
     async def close(self) -> None:
-        self._unlisten()
+        if self._unlisten is not None:
+            self._unlisten()
 
 
 class _AsyncioWatch:
-    """An ear that waits on its event loop. A release on another thread, or another loop, reaches it too."""
+    """A listener that waits on its event loop. A release on another thread, or another loop, reaches it too."""
 
     def __init__(self, table: MemoryTable, key: str) -> None:
         self._loop = asyncio.get_running_loop()
