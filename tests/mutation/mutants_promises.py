@@ -140,7 +140,7 @@ def every_store_is_asked_to_renew(patch: pytest.MonkeyPatch) -> None:
     found_by=Test(
         "unit.leases.test_measuring",
         "test_losses_are_by_family_and_reason_and_what_was_not_owned_is_by_family",
-        at="found[name].counts.get(Kind.RELEASE_REFUSED, 0)",
+        at="found[name].counts.get(EventKind.RELEASE_REFUSED, 0)",
     ),
     attacks=("R32",),
 )

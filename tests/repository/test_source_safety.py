@@ -184,7 +184,6 @@ COMPARED: dict[str, str] = {
     "plane/db/statements.py": "a word of a statement",
     "stores/sqlite/notify_socket.py": "a constant of the socket interface",
     "stores/memory/table.py": "one process, which holds all tokens itself; see docs/security.md",
-    "stores/quorum/late_replies.py": "our own tokens, in a table of this process",
     "stores/redis/store.py": "our own token in the answer to our own question",
     "stores/redis/lock_value.py": "the mark of a key that is nobody's",
     "stores/sqlite/lease_table.py": "digests of tokens and tickets",

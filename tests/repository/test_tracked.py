@@ -18,6 +18,7 @@ WRITTEN = {
 }
 NAMED = {".ci/run", ".gitattributes", ".gitignore", "LICENSE", "Makefile"}
 PICTURES, PNG = "docs/", b"\x89PNG\r\n\x1a\n"
+STORED, GZIP = "tests/e2e/upgrade/stored/", b"\x1f\x8b"  # states that an older version wrote
 INPUTS = "tests/fuzzing/corpus/"  # of the fuzzers, which may be anything, and are small
 BYTES_MAX = 1_000_000
 INPUT_BYTES_MAX = 200_000
@@ -33,6 +34,8 @@ def foreign(name: str, content: bytes) -> str | None:
         return f"has {len(content)} bytes"
     if kind == ".png":
         return None if name.startswith(PICTURES) and content.startswith(PNG) else "is no picture of the documentation"
+    if name.startswith(STORED) and kind == ".gz":
+        return None if content.startswith(GZIP) else "is no compressed file"
     if kind not in WRITTEN and name not in NAMED:
         return "is of no kind that this project is made of"
     try:
