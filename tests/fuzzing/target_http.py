@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from fuzzing.target import Target
 from holdfast.guards.http import FenceMiddleware
 from holdfast.plane.workflows.core.definition_codec import from_document
-from support.harness.web import ANYBODY, TOKENS, Stage, stage_at
+from support.harness.web import TOKENS, UNBOUND, Stage, stage_at
 
 PATIENCE_S: Final = 30.0  # for one answer; who is slower than this on any machine hangs
 BRIEFLY_S: Final = 0.01  # a resource that nobody gives back is not waited for
@@ -128,8 +128,8 @@ class _Running:
         await stage.submit(job="known")
         await stage.end(await stage.submit(job="dead"))
         flows = stage.service.flows
-        await flows.define(ANYBODY, from_document({"name": "known", "steps": {"ask": {"kind": "approval"}}}))
-        await flows.start(ANYBODY, "known", run_id="known")
+        await flows.define(UNBOUND, from_document({"name": "known", "steps": {"ask": {"kind": "approval"}}}))
+        await flows.start(UNBOUND, "known", run_id="known")
         return stage
 
     def close(self) -> None:

@@ -192,7 +192,7 @@ def test_nothing_that_users_say_is_alive(running: Running, chromium: Browser) ->
         assert page.evaluate("window.harmed === undefined")
         assert page.locator("img").count() == 1  # ours
         assert page.locator("script").count() == 1
-        # The browser itself would refuse markup, had somebody written it.
+        # The browser itself would refuse markup.
         refused = "(() => { try { document.body.innerHTML = '<b>'; return false } catch { return true } })()"
         assert page.evaluate(refused)
         page.keyboard.press("Escape")
@@ -227,6 +227,13 @@ def test_at_1280_pixels_ages_are_whole_ids_show_their_step_and_a_gone_worker_has
             assert age.evaluate(
                 "(cell, text) => { cell.textContent = text; return cell.scrollWidth <= cell.clientWidth; }", text
             )
+        chip = line.locator(".chip")
+        cut = """(chip, text) => {
+            chip.textContent = text;
+            return chip.parentElement.scrollWidth > chip.parentElement.clientWidth;
+        }"""
+        names = page.locator("#state optgroup").last.locator("option").all_inner_texts()
+        assert [text for text in names if chip.evaluate(cut, text)] == []
         shown = line.locator(".id .end")
         expect(shown).to_have_text("charge-the-customer")
         assert shown.evaluate(

@@ -1,4 +1,4 @@
-"""Who waits for a resource and goes away gets nothing and keeps nobody out. Real sockets, on the server of `up`."""
+"""A client that disconnects while it waits for a resource gets nothing and blocks no reader. Real sockets, on `up`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Serving:
         return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}/api/v1", trust_env=False, timeout=60)
 
     async def asks(self, **how: Any) -> asyncio.StreamWriter:
-        """Somebody who asks for the resource, and can hang up."""
+        """A client that requests the resource and can disconnect."""
         body = json.dumps({"resource": "db", "owner": "ghost", "ttl": 3600, "timeout": 30, **how}).encode()
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         head = "POST /api/v1/resource-locks/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -105,7 +105,7 @@ async def test_of_a_crowd_that_hung_up_nobody_ever_holds_it_and_the_one_who_stay
             await plane.until(1)
             await plane.service.resources.release("default", "db", held.token)
             granted = (await waiting).json()
-        # Whoever had it in between would have taken a fence of its own.
+        # A holder in between would have a fence of its own.
         assert granted["owner"] == "patient"
         assert await plane.owners() == ["patient"]
 
@@ -151,5 +151,5 @@ async def test_who_waits_when_the_process_begins_to_end_is_told_at_once_and_the_
         assert answer.headers["retry-after"] == "1"
         assert (await client.get("/jobs")).json()["code"] == "closing"
         assert (await client.get(f"http://127.0.0.1:{plane.port}/healthz")).status_code == 200
-        # Whoever comes back as told, at another process, still has its place before new readers.
+        # A writer that retries at another process, as told, still precedes new readers.
         await plane.until(1)

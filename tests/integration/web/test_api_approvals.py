@@ -80,7 +80,7 @@ class Desk:
 
 
 def token_of(who: str) -> str:
-    return f"token-of-somebody-called-{who}"
+    return f"token-of-a-caller-named-{who}"
 
 
 @asynccontextmanager
@@ -88,7 +88,7 @@ async def desk_at(folder: Path, *, access: Access | None = None, leases: str | N
     entries = [TokenEntry(name, digest_of(token_of(name)), (role,), tenant) for name, (role, tenant) in PEOPLE.items()]
     settings = Settings(database=f"sqlite:///{folder / 'plane.db'}?synchronous=normal", leases=leases)
     async with opened(settings) as components:
-        family = replace(APPROVAL, acquire_timeout=0.05)  # nobody here wants to see two seconds pass
+        family = replace(APPROVAL, acquire_timeout=0.05)  # not two seconds, to save time
         approvals = Approvals(components.database, components.store, components.locks, RULES, family=family)
         flows = RunService(components.runs, approvals, components.bus)
         service = Service(replace(components.service.parts, approvals=approvals, flows=flows))
@@ -182,7 +182,7 @@ async def test_a_busy_lock_is_409_with_the_time_to_come_back(desk: Desk) -> None
     assert (problem["reason"], problem["retryable"]) == ("approval_retryable_lock", True)
     assert answer.headers["retry-after"] == "1"
     assert 0 < problem["retry_after"] <= 0.5
-    assert problem["holder"] is None  # nobody's business
+    assert problem["holder"] is None  # not public
     assert (await desk.decide(job))[1]["taken"] is True
 
 

@@ -165,7 +165,7 @@ async def test_a_field_that_cannot_be_right_is_named(web: Stage, asked: Any, fie
         ("limit=x", "limit"),
         ("state=ASLEEP", "state"),
         ("nonsense=1", "nonsense"),
-        ("limit=1&limit=2", "limit"),  # not the first nor the last of them: nobody can tell which was meant
+        ("limit=1&limit=2", "limit"),  # neither the first nor the last: the intended one is unknown
         ("limit=1&limit=", "limit"),
         ("cursor=%21", "cursor"),
         ("cursor=W10", "cursor"),

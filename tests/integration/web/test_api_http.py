@@ -46,8 +46,8 @@ async def test_the_head_of_what_cannot_be_got_is_refused_and_needs_a_token_where
     async with web.client("admin") as client:
         refused = await client.head("/runs/none/cancel")
         assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
-    async with web.client() as nobody:
-        assert (await nobody.head("/jobs")).status_code == 401
+    async with web.client() as anonymous:
+        assert (await anonymous.head("/jobs")).status_code == 401
 
 
 @pytest.mark.asyncio

@@ -14,7 +14,7 @@ from holdfast.core.json_size import DEPTH_MAX
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Submission
-from support.harness.web import ANYBODY, Stage
+from support.harness.web import UNBOUND, Stage
 
 
 async def body(answer: httpx.Response, status: int) -> Any:
@@ -58,9 +58,9 @@ async def test_a_job_is_submitted_shown_and_listed(web: Stage) -> None:
 @pytest.mark.asyncio
 async def test_a_job_that_no_worker_takes_says_so_when_it_is_submitted_and_later(web: Stage) -> None:
     async with web.client("operator") as client:
-        made = await body(await client.post("/jobs", json={"topic": "nobody-serves-this"}), 201)
+        made = await body(await client.post("/jobs", json={"topic": "unserved"}), 201)
         assert made["waiting"]["code"] == "no_worker"
-        assert "no worker serves topic nobody-serves-this" in made["waiting"]["text"]
+        assert "no worker serves topic unserved" in made["waiting"]["text"]
         assert (await body(await client.get(f"/jobs/{made['id']}"), 200))["waiting"] == made["waiting"]
         ended = await body(await client.post(f"/jobs/{made['id']}/cancel"), 202)
         assert ended["waiting"] is None
@@ -69,7 +69,7 @@ async def test_a_job_that_no_worker_takes_says_so_when_it_is_submitted_and_later
 @pytest.mark.asyncio
 @pytest.mark.threat("X15")
 async def test_a_payload_so_deep_that_it_could_not_be_shown_is_not_taken(web: Stage) -> None:
-    """Else one job would make every list that it stands in an error, for everybody."""
+    """Else one job would make every list that it stands in an error, for all callers."""
 
     def nested(levels: int) -> dict[str, Any]:
         return {"topic": "sum", "payload": json.loads("[" * levels + "]" * levels)}
@@ -135,7 +135,7 @@ async def test_a_page_of_large_jobs_is_small_and_no_job_is_left_out(web: Stage) 
     """Else one page could be a gigabyte, and whatever shares the process with the API would wait for it."""
     large = "x" * 900_000
     submissions = [Submission("sum", large, f"t{number % 2}", f"large-{number}") for number in range(12)]
-    jobs = [(await web.service.submit(ANYBODY, each))[0] for each in submissions]
+    jobs = [(await web.service.submit(UNBOUND, each))[0] for each in submissions]
     for job in jobs[:6]:
         await web.end(job)
     async with web.client("viewer") as client:
@@ -188,7 +188,7 @@ async def test_another_tenants_job_is_not_there(web: Stage) -> None:
             nobodys = await body(await client.request(method, path.format("no-ones")), 404)
             for each in (theirs, nobodys):
                 each.pop("request_id")
-            # Word for word what is said about a job that nobody has.
+            # The same text as for a job that does not exist.
             assert json.dumps(theirs).replace("the-reds", "no-ones") == json.dumps(nobodys)
         assert (await body(await client.get("/jobs"), 200))["items"] == []
         assert (await body(await client.get("/dead-letters"), 200))["items"] == []

@@ -1,4 +1,4 @@
-"""Resource locks over HTTP: taken, kept, given back, listed; and what is said to those who cannot have one."""
+"""Resource locks over HTTP: acquire, renew, release and list them; and the responses for busy resources."""
 
 from __future__ import annotations
 
@@ -98,34 +98,34 @@ async def all_of(client: httpx.AsyncClient, path: str, **which: Any) -> list[dic
 
 @pytest.mark.asyncio
 async def test_who_sees_every_tenant_is_shown_the_holders_of_all_page_by_page(web: Stage) -> None:
-    async with web.client("operator") as anybody, web.client("blue") as blue:
+    async with web.client("operator") as operator, web.client("blue") as blue:
         for tenant in ("blue", "default", "red"):
             for number in range(6):
                 how = {"tenant": tenant, "resource": f"r{number % 2}", "mode": "shared"}
-                assert (await acquire(anybody, **how)).status_code == 200
+                assert (await acquire(operator, **how)).status_code == 200
         for limit in (1, 4, 500):
-            seen = await all_of(anybody, "/resource-locks", limit=limit)
+            seen = await all_of(operator, "/resource-locks", limit=limit)
             places = [(each["tenant"], each["resource"], each["fence"]) for each in seen]
             assert (len(seen), places) == (18, sorted(set(places)))
             ours = await all_of(blue, "/resource-locks", limit=limit)
             assert ours == [{**each, "remaining": mine["remaining"]} for each, mine in zip(seen[:6], ours, strict=True)]
-            one = await all_of(anybody, "/resource-locks", limit=limit, resource="r1")
+            one = await all_of(operator, "/resource-locks", limit=limit, resource="r1")
             assert [each["tenant"] for each in one] == ["blue"] * 3 + ["default"] * 3 + ["red"] * 3
             assert {each["resource"] for each in one} == {"r1"}
-            assert len(await all_of(anybody, "/resource-locks", limit=limit, resource="r1", tenant="red")) == 3
+            assert len(await all_of(operator, "/resource-locks", limit=limit, resource="r1", tenant="red")) == 3
         for wrong in ("zz", "W10"):
             for which in ({}, {"resource": "r1"}, {"tenant": "red"}):
-                answer = await anybody.get("/resource-locks", params={"cursor": wrong, **which})
+                answer = await operator.get("/resource-locks", params={"cursor": wrong, **which})
                 assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "cursor")
 
 
 @pytest.mark.asyncio
 async def test_tenants_have_resources_of_their_own_whoever_asks_for_them(web: Stage) -> None:
-    async with web.client("blue") as blue, web.client("red") as red, web.client("operator") as anybody:
+    async with web.client("blue") as blue, web.client("red") as red, web.client("operator") as operator:
         grant = (await acquire(blue)).json()
         assert (await acquire(red)).status_code == 200
         # One name space: who acts for a tenant meets what the tenant's own people have taken.
-        assert (await acquire(anybody, tenant="blue")).status_code == 409
+        assert (await acquire(operator, tenant="blue")).status_code == 409
         assert (await acquire(blue, tenant="red")).status_code == 403
         assert (await with_token(red, "release", grant["token"])).status_code == 409
         assert [each["tenant"] for each in (await red.get("/resource-locks")).json()["items"]] == ["red"]
@@ -164,7 +164,7 @@ async def test_a_lost_answer_can_be_asked_for_again(web: Stage) -> None:
         token = "made-up-by-the-caller-0123456789abcdef"
         first, again = (await acquire(client, token=token)).json(), (await acquire(client, token=token)).json()
         assert (first["fence"], first["token"]) == (again["fence"], again["token"]) == (first["fence"], token)
-        other = await acquire(client, token=token, owner="somebody else")
+        other = await acquire(client, token=token, owner="another owner")
         assert (other.status_code, other.json()["errors"][0]["field"]) == (422, "owner")
 
 

@@ -131,14 +131,14 @@ async def test_a_tenant_defines_for_itself_alone_and_changes_nothing_of_others(w
     everybodys = await defined(web)
     blues = await defined(web, {**ORDER, "risk": "high"}, by="blue")
     assert (blues["scope"], blues["version"]) == ("blue", 1)
-    async with web.client("blue") as blue, web.client("red") as red, web.client("operator") as anybody:
+    async with web.client("blue") as blue, web.client("red") as red, web.client("operator") as operator:
         for scope in ("red", "*"):
             answer = await blue.post("/workflows", json={"definition": ORDER, "tenant": scope})
             assert answer.status_code in (403, 422), answer.text
         assert (await blue.get("/workflows/order")).json() == blues
         assert (await red.get("/workflows/order")).json() == everybodys
-        assert (await anybody.get("/workflows/order")).json() == everybodys
-        assert (await anybody.get("/workflows/order", params={"tenant": "blue"})).json() == blues
+        assert (await operator.get("/workflows/order")).json() == everybodys
+        assert (await operator.get("/workflows/order", params={"tenant": "blue"})).json() == blues
         refused(await red.get("/workflows/order", params={"tenant": "blue"}), 403, "not-allowed")
         refused(await red.get("/workflows", params={"tenant": "blue"}), 403, "not-allowed")
 
@@ -147,8 +147,8 @@ async def test_a_tenant_defines_for_itself_alone_and_changes_nothing_of_others(w
 
         assert await seen(red) == ["*"]
         assert await seen(blue) == ["*", "blue"]
-        assert await seen(anybody) == ["*", "blue"]
-        assert await seen(anybody, tenant="red") == ["*"]
+        assert await seen(operator) == ["*", "blue"]
+        assert await seen(operator, tenant="red") == ["*"]
         # And a run follows what its own tenant sees.
         assert (await started(blue))["risk"] == "high"
         assert (await started(red))["risk"] == "low"
@@ -317,9 +317,9 @@ async def test_a_run_that_is_over_is_run_again_and_one_that_is_not_is_refused(we
         await mover.move(run, JobEnded(f"{run}:fetch@1", JobState.SUCCEEDED, 5))
         await mover.move(run, JobEnded(f"{run}:pay@1", JobState.FAILED, None, "no money", retryable=False))
         assert (await client.get(f"/runs/{run}")).json()["status"] == "failed"
-        anew = await client.post(f"/runs/{run}/rerun")
-        assert (anew.status_code, anew.json()["rerun_of"], anew.json()["labels"]) == (201, run, {"team": "a"})
-        assert anew.json()["steps"]["fetch"]["status"] == "pending"
+        fresh = await client.post(f"/runs/{run}/rerun")
+        assert (fresh.status_code, fresh.json()["rerun_of"], fresh.json()["labels"]) == (201, run, {"team": "a"})
+        assert fresh.json()["steps"]["fetch"]["status"] == "pending"
         key = {"idempotency-key": "again"}
         kept = await client.post(f"/runs/{run}/rerun", json={"keep": True}, headers=key)
         assert (kept.status_code, kept.json()["steps"]["fetch"]["output"]) == (201, 5)
@@ -347,7 +347,7 @@ async def test_another_tenants_run_is_not_there(web: Stage) -> None:
         refused(await blue.post("/runs", json={"workflow": "order", "tenant": "red"}), 403, "not-allowed")
         assert (await started(blue))["tenant"] == "blue"
         assert len((await viewer.get("/runs")).json()["items"]) == 1
-    untouched = await web.service.flows.run(Caller("anybody"), "the-reds")
+    untouched = await web.service.flows.run(Caller("anyone"), "the-reds")
     assert untouched.version == made["version"]
 
 

@@ -16,7 +16,7 @@ from support.harness.web import TOKENS, Stage, stage_at
 VIEW, OPERATE, APPROVE, RULE = Role.VIEWER, Role.OPERATOR, Role.APPROVER, Role.ADMIN
 
 # Every route of the API, which role it takes, and whether it is for those alone who are not bound to a tenant. A route
-# that is not here fails a test; so does one that is here and lets in somebody else.
+# that is not here fails a test; so does one that is here and admits another role.
 ROUTES: dict[tuple[str, str], tuple[Role, bool]] = {
     ("POST", "/api/v1/jobs"): (OPERATE, False),
     ("GET", "/api/v1/jobs"): (VIEW, False),
@@ -81,8 +81,8 @@ async def ask(client: httpx.AsyncClient, method: str, template: str) -> httpx.Re
 @pytest.mark.threat("X9")
 @pytest.mark.asyncio
 async def test_every_route_is_listed_with_its_role(web: Stage) -> None:
-    async with web.client() as nobody:
-        paths = (await nobody.get("http://localhost/openapi.json")).json()["paths"]
+    async with web.client() as anonymous:
+        paths = (await anonymous.get("http://localhost/openapi.json")).json()["paths"]
     found = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert found == set(ROUTES) | WITHOUT_A_TOKEN
 
@@ -90,17 +90,17 @@ async def test_every_route_is_listed_with_its_role(web: Stage) -> None:
 @pytest.mark.threat("X9")
 @pytest.mark.asyncio
 async def test_no_route_lets_in_who_has_no_token_or_a_wrong_one(web: Stage) -> None:
-    async with web.client() as nobody:
+    async with web.client() as anonymous:
         for method, path in ROUTES:
             for header in (None, "Bearer", "Bearer ", "Bearer wrong", "Basic dTpw", TOKENS["admin"], "Bearer é"):
                 headers = {} if header is None else {b"authorization": header.encode()}
-                nobody.headers = httpx.Headers(headers)
-                answer = await ask(nobody, method, path)
+                anonymous.headers = httpx.Headers(headers)
+                answer = await ask(anonymous, method, path)
                 assert answer.status_code == 401, (method, path, header)
                 assert answer.headers["www-authenticate"].startswith('Bearer realm="holdfast"')
                 assert answer.headers["content-type"] == "application/problem+json"
         for method, path in WITHOUT_A_TOKEN:
-            assert (await ask(nobody, method, path)).status_code == 200
+            assert (await ask(anonymous, method, path)).status_code == 200
 
 
 @pytest.mark.threat("X9")
@@ -155,7 +155,7 @@ async def test_tokens_appear_in_no_log_no_answer_and_no_text(web: Stage, caplog:
         ({"host": "127.0.0.1.evil.example"}, False),
         ({"host": ""}, False),
         ({"host": "[::1"}, False),
-        ({"origin": "https://evil.example"}, False),  # a page that somebody visits
+        ({"origin": "https://evil.example"}, False),  # a page of another site
         ({"origin": "null"}, False),
         ({"origin": "http://localhost:9999"}, False),
     ],

@@ -98,7 +98,7 @@ async def server(
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    while not reached():  # noqa: ASYNC110 - uvicorn's own counts, which tell nobody
+    while not reached():  # noqa: ASYNC110 - uvicorn's counters have no notification
         await asyncio.sleep(0.01)
 
 

@@ -30,7 +30,7 @@ from holdfast.web.middleware.rate_limit import Rates
 from holdfast.web.openapi import LOCATED, OWN, RETRIED
 from support.fixtures.buses import ScriptedClock
 from support.harness.api_description import check, operation_of, whole
-from support.harness.web import ANYBODY, TOKENS, Stage, stage_at, tokens
+from support.harness.web import TOKENS, UNBOUND, Stage, stage_at, tokens
 
 JSON = {"content-type": "application/json"}
 PATHS: dict[str, dict[str, Any]] = description()["paths"]
@@ -65,9 +65,9 @@ async def noting(app: FastAPI, seen: Seen, name: str | None = "admin") -> AsyncI
 async def refused_at_the_door(stage: Stage, seen: Seen) -> None:
     """What is answered whatever an operation does: to strangers, in a hurry, at the end, and to what cannot be read."""
     service = stage.service
-    async with noting(stage.app, seen, None) as nobody:
+    async with noting(stage.app, seen, None) as anonymous:
         for _, method, url in operations():
-            await nobody.request(method, url)
+            await anonymous.request(method, url)
     async with noting(create_app(service, Access(open_to_all=True)), seen, None) as stranger:
         for _, method, url in operations():
             await stranger.request(method, url, headers={"host": "evil.example"})
@@ -191,10 +191,10 @@ async def flows(stage: Stage, client: httpx.AsyncClient) -> None:
     await client.post("/runs/r1/cancel")
     engine = WorkflowEngine(stage.service.flows.store, stage.service.parts.locks, stage.service.parts.bus)
     waiting = []
-    for run in ("a1", "a2"):  # not asked for by whoever decides
-        await stage.service.flows.start(ANYBODY, "ask", run_id=run)
+    for run in ("a1", "a2"):  # requested by another caller than the approver
+        await stage.service.flows.start(UNBOUND, "ask", run_id=run)
         await engine.move(run, CheckRun())
-        waiting += [each.job for each in (await stage.service.flows.approvals(ANYBODY)).items][-1:]
+        waiting += [each.job for each in (await stage.service.flows.approvals(UNBOUND)).items][-1:]
     for job, verdict, other in zip(waiting, ("approve", "reject"), ("reject", "approve"), strict=True):
         await client.get(f"/approvals/{job}")
         await client.post(f"/approvals/{job}/{verdict}")

@@ -1,6 +1,6 @@
-"""The server goes nowhere, whatever it is told to: every field of every request is an address, and nobody is called.
+"""The server sends no requests of its own: every field of every request contains an address, and none is contacted.
 
-Two witnesses: a listener at the address that is named, where nobody may come; and the process itself, in which nothing
+Two checks: a listener at that address, which must get no connection; and the process itself, in which nothing
 may look a name up or connect while the requests are handled. What stands in a field is kept, passed on and shown. The
 parts behind the API (scheduler, engine, workers) are told the same, and go nowhere either.
 """
@@ -59,7 +59,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
 
         def gone(*about: object, **_: object) -> None:
             made.gone.append(about)
-            raise OSError("nobody goes anywhere here")
+            raise OSError("no connections in this test")
 
         for name in ("connect", "connect_ex", "sendto"):
             monkeypatch.setattr(socket.socket, name, gone)

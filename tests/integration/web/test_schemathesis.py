@@ -22,7 +22,7 @@ from holdfast.plane.workflows.core.run import CheckRun
 from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.web.app import description
 from support.campaigns import campaign
-from support.harness.web import ANYBODY, TOKENS, Served, Stage
+from support.harness.web import TOKENS, UNBOUND, Served, Stage
 
 EXAMPLES = campaign(6, 12)  # of each operation, besides those at the borders of every field
 PATIENCE_S = 0.01
@@ -47,8 +47,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 async def _flows(stage: Stage) -> None:
     flows = stage.service.flows
-    await flows.define(ANYBODY, from_document({"name": "known", "steps": {"ask": {"kind": "approval"}}}))
-    await flows.start(ANYBODY, "known", run_id="known")
+    await flows.define(UNBOUND, from_document({"name": "known", "steps": {"ask": {"kind": "approval"}}}))
+    await flows.start(UNBOUND, "known", run_id="known")
     await WorkflowEngine(flows.store, stage.service.parts.locks, stage.service.parts.bus).move("known", CheckRun())
 
 
@@ -65,7 +65,7 @@ def test_answers_are_as_described(case: schemathesis.Case[Any], served: Served) 
     jitter = case.operation.path.endswith("/policy/busy_jitter")
     excluded: list[CheckFunction] = [positive_data_acceptance] if cursor or two_keys or flow or jitter else []
     if isinstance(case.body, dict) and isinstance(wait := case.body.get("timeout"), int | float) and 0 < wait <= 30:
-        case.body["timeout"] = PATIENCE_S  # whoever waits for a resource that nobody gives back waits for all of it
+        case.body["timeout"] = PATIENCE_S  # a wait for a resource that is never released takes all of it
     answer = case.call_and_validate(
         base_url=served.url,
         headers={"Authorization": f"Bearer {TOKENS['admin']}"},

@@ -95,7 +95,7 @@ async def test_whoever_is_bound_to_a_tenant_sees_its_jobs_alone_and_no_locks(web
         await web.submit(tenant="red")
         assert "jobs" not in await watched(viewer, mark)
         assert blue.id not in str(await watched(other))
-        assert (await watched(other, mark))["whole"] is True  # the mark of somebody else's status says nothing
+        assert (await watched(other, mark))["whole"] is True  # a mark of another status is unknown
 
 
 async def test_many_who_watch_cost_as_much_as_one(web: Stage) -> None:
@@ -104,7 +104,7 @@ async def test_many_who_watch_cost_as_much_as_one(web: Stage) -> None:
         shown = await watched(viewer)
         assert board(web).readings == READINGS
         answers = await asyncio.gather(*(watched(each, shown["mark"]) for each in (viewer, admin) for _ in range(20)))
-        assert READINGS < board(web).readings <= 2 * READINGS  # a count that took long is not made anew
+        assert READINGS < board(web).readings <= 2 * READINGS  # a slow count is not repeated
         assert len({answer["mark"] for answer in answers}) == 1
         assert {answer["whole"] for answer in answers} == {False}
 
@@ -187,9 +187,9 @@ async def test_a_lock_ends_when_its_store_says(web: Stage) -> None:
 
 
 async def test_the_page_is_served_to_everybody_with_headers_that_let_it_do_little(web: Stage) -> None:
-    async with web.client() as nobody:
+    async with web.client() as anonymous:
         for path in sorted(static_files.PATHS):
-            answer = await nobody.get(f"http://localhost{path}")
+            answer = await anonymous.get(f"http://localhost{path}")
             assert answer.status_code == 200, path
             suffix = "html" if path == "/" else path.rpartition(".")[2]
             assert answer.headers["content-type"] == static_files.TYPES[suffix]
@@ -201,13 +201,13 @@ async def test_the_page_is_served_to_everybody_with_headers_that_let_it_do_littl
             assert "default-src 'none'" in policy
             assert "unsafe" not in policy
             assert "*" not in policy
-            again = await nobody.get(f"http://localhost{path}", headers={"if-none-match": answer.headers["etag"]})
+            again = await anonymous.get(f"http://localhost{path}", headers={"if-none-match": answer.headers["etag"]})
             assert (again.status_code, again.content) == (304, b"")
-            head = await nobody.head(f"http://localhost{path}")
+            head = await anonymous.head(f"http://localhost{path}")
             assert (head.status_code, head.content) == (200, b"")
         for path in ("/static/", "/static/none.js", "/static/../api.py", "/static/%2e%2e/api.py", "/api/v1/status"):
-            assert (await nobody.get(f"http://localhost{path}")).status_code == 401, path
-        assert (await nobody.post("http://localhost/")).status_code == 405
+            assert (await anonymous.get(f"http://localhost{path}")).status_code == 401, path
+        assert (await anonymous.post("http://localhost/")).status_code == 405
 
 
 async def test_the_page_needs_nothing_from_elsewhere_and_writes_no_markup() -> None:

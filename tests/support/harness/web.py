@@ -41,7 +41,7 @@ from support.harness.api_description import check
 
 T = TypeVar("T")
 
-ANYBODY: Final = Caller("tester")
+UNBOUND: Final = Caller("tester")
 
 TOKENS: Final = {
     "viewer": "token-of-a-viewer-0001",
@@ -90,7 +90,7 @@ class Stage:
 
     async def submit(self, *, tenant: str = "default", topic: str = "sum", job: str | None = None) -> Job:
         """A job, without the API."""
-        made, _ = await self.service.submit(ANYBODY, Submission(topic, {"n": 1}, tenant, job))
+        made, _ = await self.service.submit(UNBOUND, Submission(topic, {"n": 1}, tenant, job))
         return made
 
     async def end(self, job: Job, state: JobState = JobState.FAILED, *, dead: bool = True) -> Job:

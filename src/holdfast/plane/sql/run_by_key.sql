@@ -1,2 +1,2 @@
--- Contract: the run of a tenant that was started with an idempotency key.
+-- Contract: the run that a tenant started with an idempotency key.
 SELECT * FROM plane_run WHERE tenant = :tenant AND idempotency_key = :idempotency_key

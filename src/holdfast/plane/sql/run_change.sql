@@ -1,5 +1,5 @@
--- Contract: writes a run that was read in the same transaction; no row: a newer fence, or another version, was here. A
--- write without a fence (of a degraded lease) leaves the stored one as it is.
+-- Contract: writes a run that was read in the same transaction. No row: a newer fence, or another version, has written it. A
+-- write without a fence (under a degraded lease) keeps the stored one.
 UPDATE plane_run SET
     status = :status, document = :document, outline = :outline, outlined = version + 1, wake_ns = :wake_ns,
     updated_ns = :now_ns, version = version + 1,

@@ -1,6 +1,6 @@
--- Contract: the outlines of the runs that a JSON list names, made from their documents, which stay where they are: for runs whose
--- last writer kept none. `told` is a list of the error, the end, the deadline and the run whose step it is; `steps` says how each of
--- them is, in order.
+-- Contract: the outlines of the runs in a JSON list, extracted from their documents by the database: for runs whose last writer
+-- stored none. `told` is a list of the error, the end, the deadline and the parent run; `steps` has the status of each step,
+-- in order.
 SELECT id, CAST(json_build_array(
         CAST(document AS json) -> 'error', CAST(document AS json) -> 'ended_ns', CAST(document AS json) -> 'deadline_ns',
         CAST(document AS json) -> 'parent' -> 0

@@ -1,4 +1,4 @@
--- Contract: makes a run; no row: its id is taken, or its idempotency key is.
+-- Contract: inserts a run. No row: its id or its idempotency key is taken.
 INSERT INTO plane_run (
     id, tenant, scope, workflow, workflow_version, status, risk, document, created_ns, updated_ns, version, wake_ns,
     idempotency_key, submitted_by, trace, labels, rerun_of, outline, outlined, root

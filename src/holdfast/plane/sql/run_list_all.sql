@@ -1,5 +1,5 @@
--- Contract: a page of runs of all tenants, in outline, newest first. An empty status: any. No outline: it
--- has to be made from the document.
+-- Contract: a page of outlines of runs of all tenants, newest first. An empty status: any. No outline: it must be made from the
+-- document.
 SELECT id, tenant, workflow, workflow_version, status, risk, created_ns, updated_ns, wake_ns, version, holdfast_fence,
     idempotency_key, submitted_by, trace, labels, rerun_of, CASE WHEN outlined = version THEN outline END AS outline
 FROM plane_run

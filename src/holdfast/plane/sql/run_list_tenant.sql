@@ -1,6 +1,5 @@
--- Contract: a page of the runs of a tenant, in outline, newest first. An empty status: any. No outline: it
--- has to be made from the document.
--- The tenant is bounded from both sides, as the topic in `job_list_topic` is.
+-- Contract: a page of outlines of a tenant's runs, newest first. An empty status: any. No outline: it must be made from the
+-- document. The tenant is bounded from both sides, see `job_list_topic`.
 SELECT id, tenant, workflow, workflow_version, status, risk, created_ns, updated_ns, wake_ns, version, holdfast_fence,
     idempotency_key, submitted_by, trace, labels, rerun_of, CASE WHEN outlined = version THEN outline END AS outline
 FROM plane_run

@@ -1,6 +1,6 @@
--- Contract: leads the tables of workflows and their runs from version 1 to 2: what lists have of a definition or a run is kept beside
--- it, so that nobody has to look into the whole of each. Definitions get it here, for they stay. Runs get it when they are next
--- written, for there may be gigabytes of them, and they are forgotten in the end. Run once, in one transaction.
+-- Contract: migrates the tables of workflows and runs from version 1 to 2: outlines are stored next to definitions and documents,
+-- so lists do not read whole documents. Definitions get their outlines here, because they stay. Runs get theirs with their
+-- next write: there may be gigabytes of them, and they are deleted in the end. Run once, in one transaction.
 
 ALTER TABLE plane_workflow ADD COLUMN outline TEXT;
 ALTER TABLE plane_run ADD COLUMN outline TEXT;

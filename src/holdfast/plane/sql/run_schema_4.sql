@@ -1,4 +1,4 @@
--- Contract: leads the tables of workflows and their runs from version 3 to 4: a run that another run started names the root of its
+-- Contract: migrates the tables of workflows and runs from version 3 to 4: a run that another run started names the root of its
 -- tree, and the unfinished runs of a tenant have an index, so that both can be counted. Run once, in one transaction.
 
 ALTER TABLE plane_run ADD COLUMN root TEXT;

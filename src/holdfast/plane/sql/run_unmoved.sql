@@ -1,5 +1,5 @@
--- Contract: runs that are not finished and were not written since `:until_ns`, oldest write first. A run that waits for a person is
--- among them only if its own time had come before `:until_ns` as well. Reads only such runs, through their indexes.
+-- Contract: unfinished runs that were not written since `:until_ns`, oldest write first. A run that waits for approval is
+-- included only if it was due before `:until_ns` as well. Reads only such runs, through their indexes.
 SELECT id, updated_ns, wake_ns FROM (
     SELECT * FROM (
         SELECT id, updated_ns, wake_ns FROM plane_run

@@ -1,2 +1,2 @@
--- Contract: says anew when a run is to be looked at by itself, and leaves it as it is otherwise.
+-- Contract: sets the time of a run's next automatic check, and nothing else.
 UPDATE plane_run SET wake_ns = :wake_ns WHERE id = :id AND version = :version

@@ -1,5 +1,5 @@
--- Contract: a page of the newest definitions that a tenant can see (all: an empty tenant), in outline, by scope and name. Into a body
--- the database looks only where an older process has kept it, and without its outline: risk, how many steps, description.
+-- Contract: a page of outlines of the newest definitions that a tenant sees (an empty tenant: all), by scope and name. A body is
+-- read only if an older process stored it without its outline (risk, number of steps, description).
 SELECT scope, name, version, digest, created_ns, created_by, COALESCE(outline, json_array(
         COALESCE(json_extract(body, '$.risk'), 'low'), (SELECT COUNT(*) FROM json_each(body, '$.steps')),
         SUBSTR(COALESCE(json_extract(body, '$.description'), ''), 1, 201)

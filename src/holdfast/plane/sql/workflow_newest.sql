@@ -1,3 +1,3 @@
--- Contract: the newest version of a definition, a tenant's own before everybody's.
+-- Contract: the newest version of a definition; a tenant's own takes precedence over that of all tenants.
 SELECT * FROM plane_workflow WHERE scope IN (:tenant, '*') AND name = :name
 ORDER BY CASE WHEN scope = '*' THEN 1 ELSE 0 END, version DESC LIMIT 1

@@ -76,7 +76,7 @@ function linked(state, detail) {
   show(byId('forget'), state !== 'locked' && Boolean(token.get()));
   mark(document.body, 'data-stale', live || state === 'locked' ? null : 'yes');
   if (live) return; // the response has the other warnings
-  write(byId('link-text'), { lost: 'disconnected', refused: 'refused', locked: 'locked' }[state]);
+  write(byId('link-text'), { lost: 'disconnected', refused: 'refused', locked: 'signed out' }[state]);
   if (state === 'locked') {
     lock(detail);
     return;

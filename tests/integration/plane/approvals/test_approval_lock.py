@@ -1,4 +1,4 @@
-"""A decision under the lock of its job: waited for briefly, bounded, always given back, and never the outcome."""
+"""A decision under the lock of its job: a short wait, a time limit, and always a release, which is not the outcome."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_who_waits_for_the_lock_gets_it_when_it_is_free(flow_stage: FlowSt
     job = await asked(replica)
     async with job_lock(other.components.locks, job.id):
         deciding = asyncio.ensure_future(decide(replica, job.id))
-        await holds(lambda: _waits(replica), "somebody waits")
+        await holds(lambda: _waits(replica), "a decision waits")
     assert (await deciding).taken
 
 
@@ -215,7 +215,7 @@ async def test_a_lease_that_is_lost_on_the_way_decides_nothing_and_one_lost_late
     locks, approvals = replica.components.locks, staged(replica.components)
 
     async def overtake() -> None:
-        """The lock is taken away, and somebody newer has written."""
+        """The lock is lost, and a newer holder has written."""
         await locks.force_release(SCHEDULER_JOB.key(job=job.id), reason="the test takes it away")
         async with job_lock(replica.helper.locks, job.id) as newer:
             changed = await replica.helper.store.change(newer, job.id, lambda _: Writing())

@@ -1,4 +1,4 @@
-"""What waits for a person is decided once, by whoever is first, about exactly what was looked at."""
+"""An approval is decided once, by the first decision, for exactly the request that was read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_of_many_who_decide_at_once_on_several_replicas_one_decision_is_ta
     assert (approval.status, approval.revision, approval.fence) == (winner.status, 1, found.fence)
     events = await first.components.store.events(job)
     assert [(each.after, each.actor) for each in events[1:]] == [(found.state, approval.decided_by)]
-    ended = [subjects.RUN_RESULT] if gate else []  # whoever listens to job.done has no row here
+    ended = [subjects.RUN_RESULT] if gate else []  # consumers of job.done have no row here
     assert await told(first, job) == ([subjects.SUBMIT] if found.state is JobState.PENDING else ended)
     letters = await first.query("SELECT id FROM plane_dead_letter")
     assert len(letters) == (winner is ApprovalVerdict.REJECT and not gate)
@@ -113,7 +113,7 @@ async def test_the_same_decision_again_changes_nothing_and_says_so(flow_stage: F
 
 @pytest.mark.requires("R13")
 async def test_who_has_gone_after_the_commit_left_a_decision_and_no_lock(flow_stage: FlowStage) -> None:
-    """A crash between the commit and the answer looks like this to whoever repeats the request."""
+    """A crash between the commit and the answer looks like this to a caller that repeats the request."""
     replica, other = await stage_of(flow_stage), await stage_of(flow_stage)
     job = await asked(replica)
     stopped, approvals = asyncio.Event(), staged(replica.components)

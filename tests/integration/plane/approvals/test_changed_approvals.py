@@ -1,7 +1,7 @@
 """A decision is about what was asked for, to the last column: whatever was changed meanwhile, it is refused.
 
 Everything that is stored about a request is changed, one column after the other, in the job and in the note that it
-waits: before anybody looks, and between the look and the commit. What is not in a digest is in a list here, with the
+waits: before the first read, and between the read and the commit. What is not in a digest is in a list here, with the
 reason, so that a new column belongs to one of them.
 """
 
@@ -61,7 +61,7 @@ def other(column: str, value: Any) -> Any:
 
 
 async def written(replica: FlowReplica, table: str, job: str, column: str, value: Any) -> Any:
-    """Change a column as somebody could who has the database; what it was before."""
+    """Change a column in the database; returns the old value."""
     name = NAMES[table]
     (before,) = await replica.query(f"SELECT {column} AS found FROM {table} WHERE {name} = :job", job=job)
     kind = "BIGINT" if column.endswith("_ns") else "TEXT"
@@ -109,7 +109,7 @@ async def test_what_is_changed_between_the_look_and_the_commit_is_found_there(fl
     for table in KINDS:
         for column in said(table):
             if (table, column) == ("plane_approval", "snapshot"):
-                continue  # a decision writes it anew, by the rules that it was judged by
+                continue  # a decision replaces it, by the rules that it was judged by
             before: list[Any] = []
 
             async def swap(table: str = table, column: str = column, before: list[Any] = before) -> None:

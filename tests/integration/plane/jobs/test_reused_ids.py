@@ -35,7 +35,7 @@ DAY = 86_400.0
 ID = "order-20"
 ACME = Caller("ann", "acme")
 GLOBEX = Caller("gil", "globex")
-ANYBODY = Caller("root")
+UNBOUND = Caller("root")
 
 # The tables whose keys have changed, as version 1 had them.
 LETTERS_1 = """
@@ -124,7 +124,7 @@ async def test_a_job_that_is_not_over_is_not_tried_again_as_its_predecessor(
     await submit(replica, later, "new")
     with pytest.raises(InvalidTransition):
         await service.retry(later, ID)
-    assert [job.id for job in (await service.jobs(ANYBODY)).items] == [ID], "nothing was made"
+    assert [job.id for job in (await service.jobs(UNBOUND)).items] == [ID], "nothing was made"
 
 
 async def test_another_tenants_dead_letter_is_not_there_for_whoever_uses_its_id(flow_stage: FlowStage) -> None:
@@ -153,13 +153,13 @@ async def test_whoever_sees_all_tenants_gets_the_newest_dead_letter_of_an_id(flo
     service = replica.components.service
     for caller in (ACME, GLOBEX):
         await ends(replica, await submit(replica, caller, caller.tenant))
-        assert await letter(replica, ANYBODY) == caller.tenant
+        assert await letter(replica, UNBOUND) == caller.tenant
         await forgotten(flow_stage, replica)
-    again, _ = await service.retry_dead_letter(ANYBODY, ID)
+    again, _ = await service.retry_dead_letter(UNBOUND, ID)
     assert again.tenant == "globex"
-    assert [each.tenant for each in (await service.dead_letters(ANYBODY)).items] == ["globex", "acme"]
-    await service.forget_dead_letter(ANYBODY, ID)
-    assert await letter(replica, ANYBODY) == "acme"
+    assert [each.tenant for each in (await service.dead_letters(UNBOUND)).items] == ["globex", "acme"]
+    await service.forget_dead_letter(UNBOUND, ID)
+    assert await letter(replica, UNBOUND) == "acme"
 
 
 async def test_the_dead_letter_of_a_new_job_takes_the_place_of_the_old_one_and_can_be_tried_again(

@@ -78,7 +78,7 @@ class Contended:
         return await self._given_back(ids, *SUBJECTS)
 
     async def _given_back(self, ids: list[str], *wanted: str) -> dict[str, list[int]]:
-        """Wait until each message of these subjects was given back once."""
+        """Wait until each message of these subjects was nacked once."""
         statement = "SELECT subject, body, due_ns FROM plane_message WHERE state = 1 AND excused = 1"
         found: dict[str, list[int]] = {}
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""What processes count about fallbacks and duplicates: summed over all, counted once, and no burden to anybody."""
+"""Counts of fallbacks and duplicates: summed over all processes, counted once, and without cost for other work."""
 
 from __future__ import annotations
 

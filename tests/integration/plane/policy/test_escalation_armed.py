@@ -1,4 +1,4 @@
-"""The escalation rule, armed: from a failing store to one switch on all replicas, and never back by itself."""
+"""The escalation rule, armed: from a failing store to one switch on all replicas, and never back automatically."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def here(tmp_path: Path) -> str:
 
 
 async def opened_up(each: Replica, clock: ShiftedClock) -> None:
-    """Somebody has made high-risk work fail open, a window ago."""
+    """An operator has made high-risk work fail open, a window ago."""
     await each.policing.policy.set("high", "fail_open", actor="ada", reason="release night")
     clock.move(RULE.window_ns)
 

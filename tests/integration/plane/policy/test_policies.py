@@ -71,7 +71,7 @@ async def test_every_switch_is_in_the_history_with_who_why_whence_and_when(
         "source": "command",
         "at_ns": clock.wall,
     }
-    assert found[1]["before"] == "fail_closed"  # what a class does that nobody has named
+    assert found[1]["before"] == "fail_closed"  # the mode of a class that was never set
     assert [each.revision for each in await policy.history(1)] == [3]
     assert [each.revision for each in await policy.history(10, "high")] == [3, 1]
     assert [each.revision for each in await policy.history(10, below=3)] == [2, 1]

@@ -141,7 +141,7 @@ async def test_a_policy_file_reaches_every_process_and_the_history(
         await until(lambda: a.modes["low"] == b.modes["low"] == "fail_closed")
         edit_policy_file(file, "money", "fail_open")
         await until(lambda: b.modes.get("money") == "fail_open")
-        file.write_text('[risk]\nlow = "fail_closed"\n')  # nobody vouches for money any more
+        file.write_text('[risk]\nlow = "fail_closed"\n')  # money is no longer in the file
         await until(lambda: a.modes["money"] == b.modes["money"] == "fail_closed")
         found = [(each.risk, each.after, each.source) for each in await b.policing.policy.history(3)]
         assert found == [

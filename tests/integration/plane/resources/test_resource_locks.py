@@ -57,11 +57,11 @@ async def test_readers_share_and_each_has_a_token_a_fence_and_an_expiry_of_its_o
     second = await take(locks, owner="second", mode="shared", ttl=1000)
     assert first.token != second.token
     assert first.holder.fence < second.holder.fence
-    # A short renewal of one shortens nobody else's time.
+    # A short renewal of one holder does not shorten another's time.
     await locks.renew("blue", "pack", first.token, ttl=10)
     left = {each.owner: each.remaining_ns for each in await locks.holders("blue", "pack")}
     assert left["first"] <= 10 * NS < 900 * NS < left["second"]
-    # One that leaves takes nobody with it.
+    # The release of one holder does not affect the others.
     await locks.release("blue", "pack", first.token)
     assert [each.owner for each in await locks.holders("blue", "pack")] == ["second"]
 
@@ -105,7 +105,7 @@ async def test_the_same_ask_with_the_same_token_is_the_same_grant(locks: Resourc
     with pytest.raises(BadInput, match="mode"):
         await take(locks, token=token, mode="shared")
     with pytest.raises(BadInput, match="owner: this token holds it as me"):
-        await take(locks, token=token, owner="somebody else")
+        await take(locks, token=token, owner="another owner")
 
 
 @pytest.mark.asyncio
@@ -239,7 +239,7 @@ async def test_what_an_operator_takes_away_is_free_at_once_and_leaves_a_record(l
     assert [each.owner for each in rest] == ["r0", "r2"]
     async with asyncio.timeout(30):
         assert (await waiting).holder.fence > readers[2].holder.fence
-    assert await breaks.force_release("red", "pack", actor="ann", reason="nobody's") == []
+    assert await breaks.force_release("red", "pack", actor="ann", reason="no holder") == []
     told = await breaks.page("blue")
     assert {each.owner for each in told} == {"r0", "r1", "r2"}
     assert await breaks.page("red") == []

@@ -45,7 +45,7 @@ async def test_a_key_gives_its_job_unless_another_pool_is_asked_for(flow_stage: 
 
 
 async def test_a_job_that_had_nothing_to_say_is_not_taken_for_one_that_was_forgotten(flow_stage: FlowStage) -> None:
-    """Whoever asks for something else under its key would take its end for the end of that."""
+    """A caller that submits another job under this key would mistake the first job for its own."""
     replica = await flow_stage.replica(serve=False)
     service = replica.components.service
     wanted = Submission("crm.fetch", idempotency_key="k")

@@ -18,7 +18,7 @@ from holdfast.plane.model.records import Change, Heartbeat, Job, Submission
 from holdfast.plane.service.service import SNAPSHOT, Caller, NotAllowed, Service
 from holdfast.types import NS
 
-ANYBODY = Caller("ann")
+UNBOUND = Caller("ann")
 BLUE = Caller("bob", "blue")
 RED = Caller("cyd", "red")
 
@@ -32,7 +32,7 @@ async def pending(service: Service, subject: str, number: int) -> None:
 
 async def dead(service: Service, tenant: str = "blue") -> Job:
     """A job that has failed for good."""
-    job, _ = await service.submit(ANYBODY, Submission("sum", {"n": 1}, tenant))
+    job, _ = await service.submit(UNBOUND, Submission("sum", {"n": 1}, tenant))
     lease = CarriedFence(SCHEDULER_JOB.key(job=job.id), 1)
     change = Change(JobState.FAILED, reason="broken", code="broken", actor="scheduler")
     await service.parts.store.change(lease, job.id, lambda _: Writing([change], dead=True))
@@ -76,7 +76,7 @@ async def test_a_job_that_can_go_and_finds_no_place_stands_in_line_and_its_pool_
 
 @pytest.mark.asyncio
 async def test_a_worker_that_has_just_come_is_known_to_whoever_submits_next(every_service: Service) -> None:
-    """What is known of the workers may be a while old; that nobody takes a topic is looked up before it is believed."""
+    """The view of the workers may be stale; before a topic counts as unserved, the workers are read again."""
     workers = every_service.parts.workers
     before, _ = await every_service.submit(BLUE, Submission("sum", 1, "blue"))
     await workers.record(Heartbeat("w1", "fast", ("sum",), 4, 0, every_service.parts.store.clock.now().wall))
@@ -140,7 +140,7 @@ async def test_an_id_that_another_tenant_has_is_taken_and_nothing_more_is_said(p
 async def test_nobody_submits_for_another_tenant(plane_service: Service) -> None:
     with pytest.raises(NotAllowed):
         await plane_service.submit(BLUE, Submission("sum", 1, "red"))
-    assert (await plane_service.jobs(ANYBODY)).items == []
+    assert (await plane_service.jobs(UNBOUND)).items == []
 
 
 @pytest.mark.asyncio
@@ -159,7 +159,7 @@ async def test_things_of_another_tenant_do_not_exist(every_service: Service) -> 
     for each in asked:
         with pytest.raises(RowMissing) as refused:
             await each
-        # The same words as for what nobody has.
+        # The same text as for an object that does not exist.
         assert str(refused.value).startswith("there is no ")
     assert (await every_service.jobs(BLUE)).items == []
     assert (await every_service.dead_letters(BLUE)).items == []
@@ -167,7 +167,7 @@ async def test_things_of_another_tenant_do_not_exist(every_service: Service) -> 
     for listing in (every_service.jobs(BLUE, tenant="red"), every_service.dead_letters(BLUE, tenant="red")):
         with pytest.raises(NotAllowed):
             await listing
-    assert (await every_service.dead_letter(ANYBODY, job.id)).tenant == "red"
+    assert (await every_service.dead_letter(UNBOUND, job.id)).tenant == "red"
     await pending(every_service, subjects.CANCEL, 0)
 
 
@@ -234,13 +234,13 @@ async def test_a_job_goes_to_the_pool_that_takes_its_topic(plane_service: Servic
     await plane_service.parts.workers.record(Heartbeat("w1", "money", ("charge",), 4, 0, now_ns))
     await plane_service.parts.workers.record(Heartbeat("w2", "old", ("report",), 4, 0, now_ns - 3_600 * 10**9))
     pools = [
-        (await plane_service.submit(ANYBODY, Submission(topic)))[0].pool for topic in ("charge", "report", "unheard")
+        (await plane_service.submit(UNBOUND, Submission(topic)))[0].pool for topic in ("charge", "report", "unheard")
     ]
     assert pools == ["money", "old", "default"]  # no live worker takes `report`: its last worker was in `old`
-    job, _ = await plane_service.submit(ANYBODY, Submission("charge"), pool="elsewhere")
+    job, _ = await plane_service.submit(UNBOUND, Submission("charge"), pool="elsewhere")
     assert job.pool == "elsewhere"
     with pytest.raises(BadInput, match="pool"):
-        await plane_service.submit(ANYBODY, Submission("charge"), pool="a.b")
+        await plane_service.submit(UNBOUND, Submission("charge"), pool="a.b")
 
 
 @pytest.mark.asyncio
@@ -301,7 +301,7 @@ async def test_a_submission_that_cannot_be_right_is_refused_by_name(
     plane_service: Service, wanted: Submission, field: str
 ) -> None:
     with pytest.raises(BadInput) as refused:
-        await plane_service.submit(ANYBODY, wanted)
+        await plane_service.submit(UNBOUND, wanted)
     assert refused.value.field == field
 
 

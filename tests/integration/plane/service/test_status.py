@@ -33,7 +33,7 @@ async def test_lines_are_the_newest_jobs_and_those_at_hand_or_dead_however_old(p
     await plane.beat()
     status = StatusQueries(plane.database)
     waiting, dead = (
-        await plane.submit(tenant="blue", topic="nobody-takes-it"),
+        await plane.submit(tenant="blue", topic="unserved"),
         await ended(plane, tenant="red", error="x"),
     )
     done = []

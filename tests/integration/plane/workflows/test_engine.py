@@ -61,8 +61,8 @@ steps:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """Where no store answers: the port is taken, and nobody listens."""
+def dead_store() -> Iterator[str]:
+    """An address without a store: the port is bound, and no process listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"redis://127.0.0.1:{taken.getsockname()[1]}"
@@ -216,7 +216,7 @@ async def test_what_comes_twice_late_or_for_nobody_changes_nothing_and_is_counte
     assert (await replica.engine.move(run, JobEnded(f"{run}:none@1", JobState.FAILED))).outcome is EventOutcome.UNKNOWN
     assert (await replica.engine.move(run, CheckRun())).outcome is EventOutcome.NOTHING
     assert await replica.run(run) == stored
-    assert (await replica.engine.move("nobody", CheckRun())).before is None
+    assert (await replica.engine.move("missing", CheckRun())).before is None
     assert heard == ["fetch@1"]
     assert replica.engine.statistics()["Look.missing"] == 1
 
@@ -259,9 +259,9 @@ async def test_a_job_of_another_caller_under_the_id_of_a_step_fails_the_step_and
 
 @pytest.mark.requires("R80", "R98", "R100", "R105")
 async def test_without_the_store_a_low_risk_run_goes_on_and_its_high_risk_steps_wait(
-    flow_stage: FlowStage, nobody: str
+    flow_stage: FlowStage, dead_store: str
 ) -> None:
-    cut_off = await flow_stage.replica(leases=nobody, serve=False)
+    cut_off = await flow_stage.replica(leases=dead_store, serve=False)
     cut_off.components.locks.policy.set("low", "fail_open", reason="test")
     await cut_off.define(RISKY)
     run = await cut_off.start("mixed")
@@ -269,7 +269,7 @@ async def test_without_the_store_a_low_risk_run_goes_on_and_its_high_risk_steps_
     assert changed.held_back == ("pay",)
     assert await cut_off.status(run) == {"note": "succeeded", "pay": "pending"}
     assert (await cut_off.run(run)).fence is None
-    assert (await cut_off.run(run)).wake_ns is not None  # it is looked at again by itself
+    assert (await cut_off.run(run)).wake_ns is not None  # it is checked again automatically
     assert cut_off.engine.lock_statistics.degraded == 1
     well = await flow_stage.replica(serve=False)  # the store is back
     await well.engine.move(run, CheckRun())
@@ -279,9 +279,9 @@ async def test_without_the_store_a_low_risk_run_goes_on_and_its_high_risk_steps_
 
 @pytest.mark.requires("R99", "R100", "R104")
 async def test_without_the_store_a_high_risk_run_waits_until_the_class_is_switched(
-    flow_stage: FlowStage, nobody: str
+    flow_stage: FlowStage, dead_store: str
 ) -> None:
-    cut_off = await flow_stage.replica(leases=nobody, serve=False)
+    cut_off = await flow_stage.replica(leases=dead_store, serve=False)
     cut_off.components.locks.policy.set("high", "fail_closed", reason="test")
     await cut_off.define(RISKY.replace("risk: low", "risk: high"))
     run = await cut_off.start("mixed")
@@ -296,8 +296,10 @@ async def test_without_the_store_a_high_risk_run_waits_until_the_class_is_switch
 
 
 @pytest.mark.requires("R90", "R102")
-async def test_replicas_that_all_lost_the_store_still_make_each_step_once(flow_stage: FlowStage, nobody: str) -> None:
-    replicas = [await flow_stage.replica(leases=nobody, serve=False) for _ in range(3)]
+async def test_replicas_that_all_lost_the_store_still_make_each_step_once(
+    flow_stage: FlowStage, dead_store: str
+) -> None:
+    replicas = [await flow_stage.replica(leases=dead_store, serve=False) for _ in range(3)]
     for each in replicas:
         each.components.locks.policy.set("low", "fail_open", reason="test")
     first = replicas[0]

@@ -1,4 +1,4 @@
-"""The ids of a run's jobs are the run's own: no caller can take one, and a run touches no job of anybody else.
+"""The ids of a run's jobs are the run's own: no caller can take one, and a run touches no job of another owner.
 
 Jobs that have such an id from before the form was reserved are put into the store directly. On SQLite and on Postgres.
 """

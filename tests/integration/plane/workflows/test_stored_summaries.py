@@ -124,7 +124,7 @@ async def test_tables_of_an_older_version_with_rows_in_them_are_brought_up_to_da
         assert await prepare(database, "run_schema") is True
         assert await prepare(database, "run_schema") is False
         rows = await database.read(lambda tx: tx.query("SELECT outline FROM plane_workflow"))
-        assert all(row["outline"] for row in rows), "definitions stay, and are outlined at once"
+        assert all(row["outline"] for row in rows), "definitions stay, and get outlines immediately"
     finally:
         await database.close()
     replica = await flow_stage.replica(serve=False)
@@ -132,7 +132,7 @@ async def test_tables_of_an_older_version_with_rows_in_them_are_brought_up_to_da
     # What is written from now on has its outline.
     flows = replica.components.flows
     (waiting,) = [each.id for each in before[0] if each.workflow == "waits" and each.parent is None]
-    await replica.engine.move(waiting, CancelRequested("somebody"))
+    await replica.engine.move(waiting, CancelRequested("ann"))
     (row,) = await replica.components.database.read(
         lambda tx: tx.query("SELECT outlined, version, status FROM plane_run WHERE id = :id", {"id": waiting})
     )

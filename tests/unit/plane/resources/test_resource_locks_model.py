@@ -139,7 +139,7 @@ class ResourceLocksMachine(RuleBasedStateMachine):
         except LockBusy:
             self.model.reader_blocks.pop((resource, owner), None)
             return
-        raise AssertionError("a grant to somebody who is gone")
+        raise AssertionError("a grant to a client that has disconnected")
 
     @rule(resource=RESOURCES)
     def take_away(self, resource: str) -> None:

@@ -1,4 +1,4 @@
-"""Many submissions at once: how many transactions and looks they take, and what is told when something fails."""
+"""Many submissions in one call: the number of their transactions and reads, and their answers when one fails."""
 
 from __future__ import annotations
 

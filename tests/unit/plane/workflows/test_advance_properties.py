@@ -183,7 +183,7 @@ def test_every_step_takes_effect_once_and_every_run_ends_as_the_rules_say(rng: R
         world.act()
     world.drain()
     run = stage.run
-    assert world.outstanding == []  # nothing is left running that nobody waits for
+    assert world.outstanding == []  # no job is left running without a waiting step
     for made in stage.made:
         assert (made in world.heard) is not (made in stage.stopped), made
     reference = Reference(run.workflow, run.steps)

@@ -304,7 +304,7 @@ def test_every_problem_of_a_template_has_its_path_and_its_place() -> None:
 def test_what_a_template_reads_is_known_without_running_it() -> None:
     template = {
         "a": "${ input.x + steps.fetch.output } and ${ [item for_ in [1]] }".replace("for_", "for n"),
-        "b": ["${ steps['a-b'].output }", "$${ steps.nobody.output }", "${ 'steps.neither' }", 5],
+        "b": ["${ steps['a-b'].output }", "$${ steps.missing.output }", "${ 'steps.neither' }", 5],
     }
     assert names_in(template) == {"input", "steps", "item"}
     assert steps_in(template) == {"fetch", "a-b"}

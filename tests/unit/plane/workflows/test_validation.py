@@ -1,4 +1,4 @@
-"""Which definitions make sense: every rule with its place and its fix, all at once, and no false alarm."""
+"""Which definitions make sense: every rule with its position and its fix, all together, and no false alarm."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_there_is_a_limit_to_the_steps_and_to_the_whole() -> None:
 
 
 def test_a_heap_of_problems_or_expressions_is_told_in_a_few_words() -> None:
-    unknown = [f"nobody{n}" for n in range(2_000)]
+    unknown = [f"unknown{n}" for n in range(2_000)]
     assert len(found({f"s{n}": {"after": unknown} for n in range(100)})) == PROBLEMS_MAX
     _, problems = judge_document({"name": "w", "steps": {"a": dict.fromkeys(unknown, 1)}})
     assert len(problems) == PROBLEMS_MAX

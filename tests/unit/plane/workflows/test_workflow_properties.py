@@ -116,7 +116,7 @@ class World:
         await self._check()
 
     async def _act(self) -> None:
-        """Some messages come, to both engines at once: new ones, and now and then old ones; else something ends."""
+        """Both engines get some messages concurrently: new ones, and sometimes old ones; or something ends."""
         fresh = await self._messages()
         old = [row for row in await self._own(MESSAGES) if row["id"] in self.handled]
         chosen = self.rng.sample(fresh, min(len(fresh), 3)) + self.rng.sample(
