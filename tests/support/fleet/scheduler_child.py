@@ -18,7 +18,7 @@ async def main(folder: Path) -> None:
             (folder / "inside").touch()
             await asyncio.Event().wait()
 
-        plane.components.store.change_leased = change  # type: ignore[method-assign]  # this is what the process is for
+        plane.components.store.update = change  # type: ignore[method-assign]  # this is what the process is for
         (folder / "ready").touch()
         await plane.wait()
 

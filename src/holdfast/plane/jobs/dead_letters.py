@@ -1,6 +1,6 @@
-"""Messages that nobody will try again, kept with the dead letters so that they are seen and not silently gone.
+"""Dead letters of messages: messages that are not delivered again are stored, so that operators see them.
 
-Dead letters: jobs that nobody will try again by itself, kept for people, who may try them again.
+Dead letters of jobs: jobs that the plane does not retry any more are stored, so that operators can retry them.
 
 Promises: trying a dead letter again makes one new job, however often and from wherever it is asked for; the old job and
 its history stay as they are. Whatever new jobs must pass, such as the rules of approval, these must too. Neither the
@@ -79,7 +79,7 @@ _JOB: Final = sql("job_get")
 Intake: TypeAlias = Callable[[Submission, str], Callable[[Tx], Awaitable[tuple[Job, bool]]]]
 """Makes a job for a pool, as part of a transaction; or raises, and then nothing is made."""
 
-_NOT_OVER: Final = "it is not over, and goes on by itself; wait for its end, or cancel it"
+_NOT_OVER: Final = "it is not finished and continues; wait until it finishes, or cancel it"
 _NO_LETTER: Final = "it has no dead letter, and only that can be tried again; submit it as a new job"
 
 

@@ -1,9 +1,9 @@
-"""New jobs on their way into the database: one by one, or many in one transaction.
+"""Inserts new jobs: one by one, or many in one transaction.
 
-Promises: the same idempotency key of a tenant gives the first job again, whoever asks at the same time; a job and the
-messages about it are one transaction. Submissions that come together are inserted together; if one of them is known
-already, each is asked for by itself, and gets its own answer. A new job without a message is in line when it is made,
-and the dispatchers of its pool are rung for.
+Promises: the same idempotency key of a tenant returns the first job, also to concurrent callers. A job and its messages
+are one transaction. Concurrent submissions are inserted together; if one of these jobs exists already, each submission
+is inserted on its own. A new job without a message is queued by its insert, and the dispatchers of its pool are
+notified.
 
 Clock: the wall clock, for people and for time limits.
 """
@@ -31,7 +31,7 @@ _BLANK: Final = dict.fromkeys(("run_fence", "worker", "result", "reason", "code"
 
 
 class Entry(NamedTuple):
-    """A submission that was checked, the pool of its job, and what is told of that."""
+    """A checked submission, the pool and queue of its job, and the messages about it."""
 
     wanted: Submission
     pool: str
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 
 class New(NamedTuple):
-    """A job that is to be made."""
+    """A job to insert."""
 
     wanted: Submission
     identity: str
@@ -49,7 +49,7 @@ class New(NamedTuple):
 
     @property
     def in_line(self) -> bool:
-        """Whether it stands in line when it is made, and nobody is told of it."""
+        """Whether the insert queues the job, without a message about it."""
         return not self.messages and self.values["state"] == JobState.PENDING
 
     def job(self) -> Job:
@@ -57,7 +57,7 @@ class New(NamedTuple):
         return job_of({**_BLANK, **self.values})
 
     def ring(self, tx: Tx) -> None:
-        """The dispatchers of its pool look at the line."""
+        """Notify the dispatchers of its pool if the insert queued it."""
         if self.in_line:
             tx.ring(pool_channel(self.values["pool"]))
 
@@ -71,7 +71,7 @@ def new_job(entry: Entry, identity: str, now_ns: int, state: JobState) -> New:
 
 
 async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:
-    """Make a job, or find the one that is there; also whether it was made."""
+    """Insert a job, or find the one that exists; also returns whether it was inserted."""
     wanted = new.wanted
     if wanted.idempotency_key is not None:
         known = await tx.query(_BY_KEY, {"tenant": wanted.tenant, "idempotency_key": wanted.idempotency_key})
@@ -88,7 +88,7 @@ async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:
 
 
 async def submit_many(tx: Tx, bus: Bus, news: Sequence[New]) -> list[tuple[Job, bool]]:
-    """Make jobs that are all new, or `RowExists`, and then nothing was made."""
+    """Insert jobs that are all new. `RowExists`: one is not, and nothing was inserted."""
     await put_many(tx, "job_make", [new.values for new in news])
     jobs = [new.job() for new in news]
     await put_many(tx, "event_insert", [first_event(job) for job in jobs])
@@ -100,7 +100,7 @@ async def submit_many(tx: Tx, bus: Bus, news: Sequence[New]) -> list[tuple[Job, 
 
 
 async def _known(tx: Tx, wanted: Submission, identity: str) -> Job:
-    """The job that stood in the way of an insert: the same key from somebody quicker, or another with this id."""
+    """The job that conflicts with an insert: it has the same idempotency key, or the same id."""
     if wanted.idempotency_key is not None:
         known = await tx.query(_BY_KEY, {"tenant": wanted.tenant, "idempotency_key": wanted.idempotency_key})
         if known:

@@ -1,16 +1,15 @@
-"""New jobs that are handed to workers by the transaction that makes them, if there is a place and nobody waits.
+"""New jobs that the inserting transaction dispatches too, if a slot is free and no other job waits for it.
 
-Promises: what is made is made as if it had been submitted and then dispatched: the same rows, the same history with the
-fence of the job's lock, the same message to the workers, the same limits of tenants and pools. A job for which there is
-no place is made all the same, and waits in line; so is every job of a pool in which somebody waits, or of a topic for
-whose places somebody waits, for whoever came first goes first. A row that is in the way is `RowExists`, and nothing was
-made.
+Promises: the result is the same as after submitting and then dispatching: the same rows, the same history with the
+fence of the job's lock, the same message to the workers, the same limits of tenants and pools. A job without a free
+slot is inserted and waits in its queue. So is every job of a pool or topic in whose queue other jobs wait, because
+older jobs go first. If a row with the id exists, it is `RowExists`, and nothing was inserted.
 
-On Postgres it is one statement, which reads nothing before: it takes it that there is room, and writes nothing unless
-that is true. If not, or if places of a topic have to be counted, it is run again in a transaction that looks first
+On Postgres it is one statement that reads nothing before: it assumes that slots are free, and writes nothing if they
+are not. Then, or if slots of a topic have to be counted, it is run again in a transaction that reads first
 (`Tx.holds`).
 
-Clock: none; whoever wants a job says when it is made.
+Clock: none; the caller passes the time of the insert.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from holdfast.plane.jobs.insert import New, first_event
 from holdfast.plane.jobs.quotas import Counting, PoolFull, Slots, TenantFull
 from holdfast.plane.jobs.rows import event_values
 from holdfast.plane.jobs.topic_limits import TopicCounting, TopicFull
-from holdfast.plane.jobs.updates import Changed, Ended, Planned, Wanted, judged
+from holdfast.plane.jobs.updates import Changed, Ended, FencedUpdate, Planned, judged
 from holdfast.plane.model.records import Job, Message
 
 
-async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) -> list[Ended]:
-    """Make jobs, each under the fence of its own lock. What became of each: `after` is with workers, or as `before`."""
+async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[FencedUpdate]) -> list[Ended]:
+    """Insert jobs, each under the fence of its own lock. Per job: `after` is with workers, or equals `before`."""
     counting, topics = Counting(slots.slots), TopicCounting()
     news = [each.new for each in wanted if each.new is not None]
     jobs = [new.job() for new in news]
     if tx.holds:
         await counting.hold(tx, jobs)
     else:
-        pools = sorted({job.pool for job in jobs})  # somebody waits in none of them, or nothing of all this is written
+        pools = sorted({job.pool for job in jobs})  # no job waits in any of them, or nothing is written
         await tx.put(script("queue_empty", tx.dialect), {"pools": json.dumps(pools)}, rows=len(pools))
         counting.assume(jobs)
     verdicts = [judged(job, each, at) for at, (each, job) in enumerate(zip(wanted, jobs, strict=True))]
@@ -74,7 +73,7 @@ async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) ->
 
 
 def _counted(counting: Counting, topics: TopicCounting, plan: Planned) -> bool:
-    """Take a place with the workers, if that is where the job goes, and there is one."""
+    """Take a slot of the workers, if the job goes there and a slot is free."""
     if plan.shift <= 0 or plan.after.pool != plan.before.pool or plan.writing.also is not None:
         return False
     try:
@@ -87,7 +86,7 @@ def _counted(counting: Counting, topics: TopicCounting, plan: Planned) -> bool:
 
 
 def _going(new: New, after: Job) -> Mapping[str, Any]:
-    """The row of a job that is with workers from the beginning."""
+    """The row of a job that is inserted as dispatched."""
     return {
         **new.values,
         "state": str(after.state),

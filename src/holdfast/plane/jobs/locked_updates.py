@@ -1,10 +1,10 @@
-"""Changes of jobs under their locks, many at once: locks in one request, changes in one transaction, one more to end.
+"""Batches updates of jobs under their locks: a request acquires the locks, a transaction updates, a request releases.
 
-Promises: each job is changed under its own lock, with its own fence, and judged by itself; what becomes of one is
-nobody else's. Whoever comes alone is served at once; whoever comes while a batch is under way is in the next one. A job
-whose lock is busy does not keep the others: it is waited for by itself, as `joblock` does. What prevents a change is
-the same `RetryLater` as there; when the leases of a batch are lost, nobody waits for it any longer. Where the store
-answers for one lock at a time, each goes by itself.
+Promises: each job is updated under its own lock with its own fence, and gets its own result. A caller that comes alone
+starts immediately; callers that come during a batch share the next one. A busy lock does not delay the other jobs of
+the batch: its caller waits for it alone (`job_lock`). What prevents an update raises the same `RetryLater` as there.
+When the leases of a batch are lost, its callers stop waiting. With a store that acquires one lock per request, each
+update goes alone.
 
 Clock: that of the locks. Waiting and holding are measured on the monotonic one.
 """
@@ -12,7 +12,7 @@ Clock: that of the locks. Waiting and holding are measured on the monotonic one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -23,19 +23,18 @@ from holdfast.aio.lock import Lock
 from holdfast.core.ports import LocksInTransaction, TransactionLocks
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import AcquireTimeout, BackendError, Closed, FencedOut, LeaseLost, NotEntered, Unavailable
-from holdfast.guards.bearer import CarriedFence, carried
+from holdfast.guards.bearer import carried
 from holdfast.plane.db.batcher import Batcher, Failed, answered
 from holdfast.plane.jobs.insert import New
-from holdfast.plane.jobs.store import Changed, JobStore, Writing
-from holdfast.plane.jobs.updates import Leased, Unlocked
+from holdfast.plane.jobs.store import Changed, JobStore
+from holdfast.plane.jobs.updates import Decide, UpdateRequest, UpdateResult
 from holdfast.plane.locks.item_lock import given_up, in_trouble
 from holdfast.plane.locks.job_lock import NOUN, JobLockStatistics, job_lock
 from holdfast.plane.locks.registry import LockFamily
-from holdfast.plane.model.records import Job, check_id
+from holdfast.plane.model.records import check_id
 from holdfast.types import NS, Busy
 
-Deciding: TypeAlias = Callable[[CarriedFence], Callable[[Job], Writing | None]]
-"""What is to be decided about a job, once it is known under which fence. Must only compute."""
+Deciding: TypeAlias = Decide
 
 _STOPPED: Final = Unavailable("the change was stopped")
 
@@ -63,7 +62,7 @@ class LockedChanges:
         self._making = False  # a transaction of its own is under way
         self._draw = locks.manager.entropy.below
         self._clock = locks.manager.clock
-        # Three lanes, so that messages, the line and new jobs do not wait for each other's requests.
+        # Three batchers, so that messages, queued jobs and new jobs do not wait for each other's requests.
         self._changes: Batcher[_Item, Changed | Busy] = Batcher(self._together, apart=lambda each: each.job)
         self._tries: Batcher[_Item, Changed | Busy] = Batcher(
             partial(self._together, counted=True), apart=lambda each: each.job
@@ -91,8 +90,8 @@ class LockedChanges:
         `coming`: they are to come to workers.
         """
         if many.takes_many(self._locks):
-            lane = self._tries if coming else self._changes
-            found = await lane.ask_all([_Item(check_id("job", job), deciding) for job, deciding in wanted])
+            batcher = self._tries if coming else self._changes
+            found = await batcher.ask_all([_Item(check_id("job", job), deciding) for job, deciding in wanted])
             return [Failed(self._busy(each)) if isinstance(each, Busy) else each for each in found]
         ends = await asyncio.gather(
             *(self.change(job, deciding, timeout=0.0) for job, deciding in wanted), return_exceptions=True
@@ -108,7 +107,7 @@ class LockedChanges:
         found: Sequence[Changed | Busy | Failed]
         if self._making or not self._looked or self._inside is None:
             found = await self._makes.ask_all(items)
-        else:  # whoever is alone needs no company, and can be stopped at any point: it is one transaction
+        else:  # a caller that is alone needs no batch, and can be stopped at any point: it is one transaction
             self._making = True
             try:
                 found = await answered(partial(self._within, self._inside), items)
@@ -118,7 +117,7 @@ class LockedChanges:
 
     def _busy(self, found: Busy) -> Exception:
         self._counts.busy += 1
-        holder = found.owner or "somebody"
+        holder = found.owner or "another process"
         left = None if found.remaining_ns is None else found.remaining_ns / NS
         text = f"{NOUN} busy: {found.key} is held by {holder}"
         busy = AcquireTimeout(text, key=found.key, holder=holder, retry_after=left or 0.0, remaining=left)
@@ -156,7 +155,7 @@ class LockedChanges:
         return answers
 
     async def _moment(self) -> TransactionLocks | None:
-        """How locks are had within a transaction of the job's own, where both lie in one file."""
+        """Acquires locks within the transaction of the update, where leases and jobs are in one file."""
         if not self._looked:
             store, path = self._locks.ports.store, self._store.database.file
             if isinstance(store, LocksInTransaction) and path is not None:
@@ -170,15 +169,15 @@ class LockedChanges:
         """Lock, change and unlock by one transaction."""
         began = self._clock.now()
         model = self._model = self._model or self._family.lock(self._locks, job="model")
-        wanted = [Unlocked(item.job, self._family.key(job=item.job), item.deciding, item.new) for item in items]
+        wanted = [UpdateRequest(item.job, item.deciding, new=item.new) for item in items]
         answers: list[Changed | Busy | Failed] = []
         noted: list[tuple[str, int | Busy]] = []
-        for each, end in zip(wanted, await self._store.change_within(moment, wanted), strict=True):
+        for each, end in zip(wanted, await self._store.update(wanted, within=moment), strict=True):
             if isinstance(end, Failed):
                 answers.append(Failed(self._meaning(end.error)))
                 continue
             fence, changed = end
-            noted.append((each.key, fence))
+            noted.append((self._family.key(job=each.job), fence))
             answers.append(fence if isinstance(fence, Busy) else changed)
         took_ns = self._clock.now().mono - began.mono
         for _, fence in noted:
@@ -189,10 +188,10 @@ class LockedChanges:
         return answers
 
     async def _changed(self, mine: Sequence[tuple[_Item, Lease]], *, counted: bool) -> list[Changed | Failed]:
-        """Make the changes whose locks were had, and give the locks back, whatever became of them."""
+        """Update the jobs whose locks were acquired, and release the locks in any case."""
         leases = [lease for _, lease in mine]
-        wanted = [Leased(lease, item.job, item.deciding(carried(lease)), item.new) for item, lease in mine]
-        work = asyncio.ensure_future(self._store.change_leased(wanted, counted=counted))
+        wanted = [UpdateRequest(item.job, item.deciding, lease, item.new) for item, lease in mine]
+        work = asyncio.ensure_future(self._store.update(wanted, counted=counted))
         many.on_loss(leases, partial(_stop, work, leases))
         try:
             await asyncio.wait((work,))
@@ -202,13 +201,15 @@ class LockedChanges:
         ends = [Failed(_STOPPED) for _ in leases] if work.cancelled() else work.result()
         return [self._judged(end, loss) for end, loss in zip(ends, losses, strict=True)]
 
-    def _judged(self, end: Changed | Failed, loss: LeaseLost | None) -> Changed | Failed:
+    def _judged(self, end: UpdateResult | Failed, loss: LeaseLost | None) -> Changed | Failed:
         if isinstance(end, Failed) and (loss is None or end.error is not _STOPPED):
             return Failed(self._meaning(end.error))
-        return end if loss is None else Failed(self._meaning(loss))
+        if loss is not None:
+            return Failed(self._meaning(loss))
+        return end if isinstance(end, Failed) else end.changed
 
     def _meaning(self, error: Exception) -> Exception:
-        """What an error means for whoever wanted the change."""
+        """The error that the caller gets."""
         if isinstance(error, BackendError | Closed):
             meaning: Exception = in_trouble(error, self.delays, self._draw, self._counts)
         elif isinstance(error, LeaseLost | FencedOut | NotEntered):
@@ -228,6 +229,6 @@ def _answer(end: Changed | BaseException) -> Changed | Failed:
 
 
 def _stop(work: asyncio.Future[Any], leases: Sequence[Lease]) -> None:
-    """A lease was lost. They were taken together, and are mostly lost together: then nobody waits for the changes."""
+    """Stop waiting for the updates once all leases are lost. Acquired together, they are mostly lost together."""
     if not any(lease.held for lease in leases):
         work.cancel()

@@ -45,7 +45,7 @@ class Counting:
         self._most: dict[str, dict[str, int | None]] = {"tenant": {}, "pool": {}}  # of those from which was taken
 
     def crowded(self, pool: str) -> bool:
-        """Whether somebody waits for a place in a pool. Known after `hold`; what was assumed is that nobody does."""
+        """Whether jobs wait in the queue of a pool. Known after `hold`; `assume` assumes that none do."""
         return bool(self._held["pool"][pool].get("waits"))
 
     def seen(self, rows: Sequence[Row]) -> None:
@@ -58,7 +58,7 @@ class Counting:
                 self._held["pool"].setdefault(row["pool"], {"running": row["pool_running"]})
 
     def assume(self, jobs: Sequence[Job]) -> None:
-        """Read nothing: take it that there is room. What is written then checks the limits, of tenants their own."""
+        """Read nothing and assume free slots. The write then checks the limits, including those of single tenants."""
         for job in jobs:
             self._held["tenant"].setdefault(job.tenant, {"running": 0, "most": None})
             self._held["pool"].setdefault(job.pool, {"running": 0})
@@ -118,7 +118,7 @@ class Slots:
     """The counting of one job store."""
 
     def __init__(self, slots: int | None) -> None:
-        """`slots` is how many jobs of one tenant may be with workers at once, unless its own row says otherwise."""
+        """`slots`: how many jobs of a tenant may be with workers at the same time, if its row sets no other limit."""
         self.slots = slots
         self.on_freed: Callable[[str], None] | None = None
 
@@ -153,7 +153,7 @@ class Tenants:
         self._slots = slots
 
     async def get(self, tenant: str) -> Tenant:
-        """One tenant. Nobody has to register: one that has never had a job has the default and nothing running."""
+        """One tenant. Tenants need no registration: a tenant without jobs has the default limit and no running jobs."""
         values = {"tenant": check_label("tenant", tenant)}
         rows = await self._database.read(lambda tx: tx.query(_GET, values))
         return self._tenant(rows[0]) if rows else Tenant(tenant, 0, self._slots.slots, own=False)
@@ -169,7 +169,7 @@ class Tenants:
     async def limit(self, tenant: str, slots: int | None) -> Tenant:
         """Say how many jobs of a tenant may be with workers; None: the default. 0 holds them all back.
 
-        Jobs that are with workers stay there. A higher limit takes effect at once, on every scheduler.
+        Jobs that are with workers stay there. A higher limit takes effect immediately, on every scheduler.
         """
         values = {
             "tenant": check_label("tenant", tenant),

@@ -6,9 +6,9 @@ bound it. Times are nanoseconds of the wall clock, for time limits only.
 
 Whether what a worker says about an attempt still counts. Pure.
 
-A worker speaks under the fence of its own lease. It is believed when it speaks of the attempt that is under way, and
-no worker with a newer fence has spoken of it. Whoever was paused, and comes back after another has begun, is refused;
-and so is one that comes back after its job was forgotten, and speaks of another that has the same id now.
+A worker reports under the fence of its own lease. A report counts if it is about the current attempt and no worker with
+a newer fence has reported on it. A worker that was paused and resumes after another has started is refused. So is one
+that resumes after its job was deleted, even if another job has the same id now.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class Again:
 def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int, postponed: int = 0) -> End | Again:
     """What the end of an attempt means for its job. `backoff_ns`: the delay before another, drawn by the caller.
 
-    One that no worker has begun costs nothing, unless somebody else had begun it before. One that postpones the job
-    costs nothing either, up to `POSTPONED_MAX` times; `postponed` is how many of the earlier attempts did.
+    An attempt that no worker has begun costs nothing, unless another worker had begun it before. One that postpones the
+    job costs nothing either, up to `POSTPONED_MAX` times; `postponed` is how many of the earlier attempts did.
     """
     if ended.ok:
         return End(JobState.SUCCEEDED, None, "", dead=False)

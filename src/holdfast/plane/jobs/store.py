@@ -1,13 +1,15 @@
-"""Jobs in the database: entered and written under a fence, with their events and messages, in one transaction each.
+"""Jobs in the database: inserted and updated under a fence, with their events and messages, in one transaction each.
 
-Promises: a write is refused, and changes nothing, when a newer fence has written the job (`FencedOut`), or when the
-table of states does not allow it (`InvalidTransition`); a job ends once; a tenant never has more jobs with workers than
-its limit, nor a pool more than its capacity; whatever is told about a job is staged in the same transaction as what it
-tells.
+Promises:
 
-`change` reads, decides and writes in one transaction, so that nothing can come in between;
-the decision must be pure. Changes (and submissions, and looks) that are asked for at the same time share a transaction;
-each is judged by itself (`jobchanges`).
+- A write is refused, and changes nothing, when a newer fence has written the job (`FencedOut`), or when the table of
+  states does not allow it (`InvalidTransition`). A job ends once.
+- A tenant never has more jobs with workers than its limit, nor a pool more than its capacity.
+- The messages about a change are staged in the transaction of the change.
+
+`update` reads, decides and writes in one transaction, so that nothing can come in between; decisions must be pure.
+`change` is one such update, batched with concurrent ones. Submissions and reads are batched too. Each is decided on its
+own (`updates`).
 
 Clock: the wall clock, for people and for time limits.
 """
@@ -22,9 +24,9 @@ from typing import Final, NamedTuple
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.lease.fencing import Absent, Outcome, Rule
 from holdfast.core.ports import Clock, Entropy, Observer, TransactionLocks
-from holdfast.errors import FencedOut, RowExists
+from holdfast.errors import BadInput, FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
-from holdfast.guards.bearer import Fenced, granted
+from holdfast.guards.bearer import Fenced, carried, granted
 from holdfast.plane.db.batcher import Batcher, Failed, answered
 from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Bus, Database, Tx
@@ -33,7 +35,7 @@ from holdfast.plane.jobs.insert import Entry, New, new_job, submit_many, submit_
 from holdfast.plane.jobs.insert_assigned import make_many
 from holdfast.plane.jobs.quotas import PoolFull, Slots, TenantFull
 from holdfast.plane.jobs.rows import event_of, job_of
-from holdfast.plane.jobs.updates import Changed, Ended, Leased, Unlocked, Wanted, Writing, change_many
+from holdfast.plane.jobs.updates import Changed, Ended, FencedUpdate, UpdateRequest, UpdateResult, Writing, change_many
 from holdfast.plane.locks.registry import SCHEDULER_JOB, LockFamily
 from holdfast.plane.model.job_states import WITH_WORKERS, InvalidTransition, JobState, duplicate_end
 from holdfast.plane.model.records import Job, JobEvent, Message, Submission, check_id
@@ -46,7 +48,7 @@ _POSTPONED: Final = sql("job_postponed")
 
 
 class _Within(NamedTuple):
-    """What became of it. Without a fence, somebody holds the lock."""
+    """The outcome of one update. `Busy`: another holder has its lock."""
 
     fence: int | Busy
     outcome: Ended
@@ -66,9 +68,9 @@ class JobStore:
         observer: Observer | None = None,
         family: LockFamily = SCHEDULER_JOB,
     ) -> None:
-        """`slots` is how many jobs of one tenant may be with workers at once, unless its own row says otherwise.
+        """`slots`: how many jobs of a tenant may be with workers at the same time, if its row sets no other limit.
 
-        `observer` is told which writes were refused, and which jobs were to be ended twice. `family`: of the locks
+        `observer` is told of refused writes and of second ends of jobs. `family`: of the locks
         under which jobs are written.
         """
         self.database = database
@@ -76,6 +78,7 @@ class JobStore:
         self.entropy = entropy
         self.slots = Slots(slots)
         self._bus = bus
+        self._family = family
         self._admission = Admission(
             *("plane:jobs", family.name),
             names=("job",),
@@ -84,11 +87,11 @@ class JobStore:
             clock=clock,
         )
         self.duplicate_ends = 0
-        self._changes: Batcher[Wanted, Outcome[tuple[Changed, bool]]] = Batcher(
+        self._updates: Batcher[FencedUpdate, Outcome[tuple[Changed, bool]]] = Batcher(
             self._change, apart=lambda each: each.job
         )
         self._submissions: Batcher[New, tuple[Job, bool]] = Batcher(self._submit)
-        self._looks: Batcher[str, Job | None] = Batcher(self._look)
+        self._reads: Batcher[str, Job | None] = Batcher(self._read)
 
     @property
     def bus(self) -> Bus:
@@ -99,7 +102,7 @@ class JobStore:
         """What the guard in front of the jobs has accepted and refused."""
         return self._admission.statistics()
 
-    # Making and looking.
+    # Inserting and reading.
 
     def new(self, entry: Entry) -> New:
         """A job that is to be made."""
@@ -140,7 +143,7 @@ class JobStore:
             kept: Sequence[tuple[Job, bool]] = await self.database.write(lambda tx: submit_many(tx, self._bus, news))
         except RowExists:
             if len(news) > 1:
-                raise  # each is then asked for by itself
+                raise  # then each is inserted alone
             kept = [await self.database.write(lambda tx: submit_one(tx, self._bus, news[0]))]
         if ARMED:
             await areach("plane.job.submitted")
@@ -148,9 +151,9 @@ class JobStore:
 
     async def get(self, job_id: str) -> Job | None:
         """One job, or None."""
-        return await self._looks.ask(check_id("id", job_id))
+        return await self._reads.ask(check_id("id", job_id))
 
-    async def _look(self, ids: Sequence[str]) -> Sequence[Job | None]:
+    async def _read(self, ids: Sequence[str]) -> Sequence[Job | None]:
         wanted = {"ids": json.dumps(ids)}
         rows = await self.database.read(lambda tx: tx.query(script("job_get_many", tx.dialect), wanted), one_view=False)
         jobs = {row["id"]: job_of(row) for row in rows}
@@ -166,7 +169,7 @@ class JobStore:
         check_id("id", job_id)
         return [event_of(row) for row in await self.database.read(lambda tx: tx.query(_EVENTS, {"job": job_id}))]
 
-    # Writing, under a lease.
+    # Updating, under a lease.
 
     async def change(self, lease: Fenced, job_id: str, decide: Callable[[Job], Writing | None]) -> Changed:
         """Read a job, decide, and write what was decided, in one transaction. All of it or nothing.
@@ -178,7 +181,7 @@ class JobStore:
         fence, now_ns = presented.checked_fence, self.clock.now().wall
 
         try:
-            outcome: Ended = await self._changes.ask(Wanted(job_id, fence, now_ns, decide))
+            outcome: Ended = await self._updates.ask(FencedUpdate(job_id, fence, now_ns, decide))
         except InvalidTransition as refused:
             outcome = Failed(refused)
         ended = self._ended(presented, outcome)
@@ -186,67 +189,77 @@ class JobStore:
             raise ended.error
         return ended
 
-    async def change_leased(self, changes: Sequence[Leased], *, counted: bool = False) -> list[Changed | Failed]:
-        """The same for jobs that differ, each under its own lease, in one transaction. What became of each.
+    async def update(
+        self, requests: Sequence[UpdateRequest], *, within: TransactionLocks | None = None, counted: bool = False
+    ) -> list[UpdateResult | Failed]:
+        """Update jobs that differ in one transaction, each under its own lock. One result per request.
 
-        `counted`: most of them will come to workers.
+        Each request brings the lease of its lock. `within` acquires the locks in the transaction itself instead. Then
+        new jobs are durable on return; changes of others need not be where the bus is in the same database, because the
+        message that caused such a change is acknowledged there after it. `counted`: most jobs will go to workers, so
+        the counts are read with the jobs.
         """
+        if within is not None:
+            return await self._update_within(within, requests)
         presented: list[Presented | Failed] = []
-        wanted: list[Wanted] = []
+        admitted: list[FencedUpdate] = []
         now_ns = self.clock.now().wall
-        for each in changes:
+        for each in requests:
             try:
-                presented.append(shown := await self._admit(each.lease, each.job, Rule.AT_LEAST))
-                wanted.append(Wanted(each.job, shown.checked_fence, now_ns, each.decide, each.new))
-            except Exception as error:  # noqa: BLE001 - what one of them meets is its own
+                if each.lease is None:
+                    raise BadInput("lease", f"is missing for job {each.job}", "acquire the lock, or give `within`")
+                shown = await self._admit(each.lease, each.job, Rule.AT_LEAST)
+                decide = each.decide(carried(each.lease))
+                admitted.append(FencedUpdate(each.job, shown.checked_fence, now_ns, decide, each.new))
+                presented.append(shown)
+            except Exception as error:  # noqa: BLE001 - an error of one request is its own result
                 presented.append(Failed(error))
-        outcomes: Sequence[Ended] = await answered(partial(self._change, counted=counted), wanted) if wanted else ()
+        outcomes: Sequence[Ended] = await answered(partial(self._change, counted=counted), admitted) if admitted else ()
         rest = iter(outcomes)
-        return [each if isinstance(each, Failed) else self._ended(each, next(rest)) for each in presented]
+        return [each if isinstance(each, Failed) else self._result(each, next(rest)) for each in presented]
 
-    async def change_within(
-        self, moment: TransactionLocks, changes: Sequence[Unlocked]
-    ) -> list[tuple[int | Busy, Changed] | Failed]:
-        """The same where the locks are had within the transaction: of each, its fence or who holds it, and the change.
-
-        One that is held is not changed. The jobs differ. New jobs are durable then. A change of others need not be,
-        where the bus is in the same database: the message that it was made for is acknowledged there, after it.
-        """
-        told: list[tuple[int | Busy, Changed] | Failed] = []
-        for each, end in zip(changes, await answered(partial(self._within, moment), changes), strict=True):
+    async def _update_within(
+        self, locks: TransactionLocks, requests: Sequence[UpdateRequest]
+    ) -> list[UpdateResult | Failed]:
+        results: list[UpdateResult | Failed] = []
+        for each, end in zip(requests, await answered(partial(self._within, locks), requests), strict=True):
             if isinstance(end, Failed):
-                told.append(end)
+                results.append(end)
             elif isinstance(end.fence, Busy):
-                told.append((end.fence, Changed(None, None)))
+                results.append(UpdateResult(end.fence, Changed(None, None)))
             else:
-                presented = await self._admit(granted(each.key, end.fence), each.job, Rule.AT_LEAST)
-                ended = self._ended(presented, end.outcome)
-                told.append(ended if isinstance(ended, Failed) else (end.fence, ended))
-        return told
+                lease = granted(self._family.key(job=each.job), end.fence)
+                results.append(self._result(await self._admit(lease, each.job, Rule.AT_LEAST), end.outcome))
+        return results
 
-    async def _within(self, moment: TransactionLocks, changes: Sequence[Unlocked]) -> Sequence[_Within | Failed]:
+    async def _within(self, locks: TransactionLocks, requests: Sequence[UpdateRequest]) -> Sequence[_Within | Failed]:
         now_ns = self.clock.now().wall
+        keys = [self._family.key(job=each.job) for each in requests]
 
         async def work(tx: Tx) -> list[_Within]:
-            # A job that is new here has an id that was drawn a moment ago (`fast_path`).
-            unheard = all(each.new is not None and each.new.wanted.id is None for each in changes)
-            fences = await moment.take(tx.query, [each.key for each in changes], unheard=unheard)
-            wanted = [
-                Wanted(each.job, fence, now_ns, each.deciding(granted(each.key, fence)), each.new)
-                for each, fence in zip(changes, fences, strict=True)
+            # A new job has an id that was drawn a moment ago, so its lock is free (`scheduler.fast_path`).
+            fresh = all(each.new is not None and each.new.wanted.id is None for each in requests)
+            fences = await locks.take(tx.query, keys, unheard=fresh)
+            admitted = [
+                FencedUpdate(each.job, fence, now_ns, each.decide(granted(key, fence)), each.new)
+                for each, key, fence in zip(requests, keys, fences, strict=True)
                 if not isinstance(fence, Busy)
             ]
-            ends = iter(await self._work(tx, wanted) if wanted else ())
+            ends = iter(await self._work(tx, admitted) if admitted else ())
             return [_Within(fence, Absent() if isinstance(fence, Busy) else next(ends)) for fence in fences]
 
         if ARMED:
             await areach("plane.job.change")
-        lasting = not self._bus.within or any(each.new is not None for each in changes)
+        lasting = not self._bus.within or any(each.new is not None for each in requests)
         found = await self.database.write(work, lasting=lasting)
         if ARMED:
             await areach("plane.job.changed")
         self._count_ends([each.outcome for each in found])
         return found
+
+    def _result(self, presented: Presented, outcome: Ended) -> UpdateResult | Failed:
+        ended = self._ended(presented, outcome)
+        return ended if isinstance(ended, Failed) else UpdateResult(presented.checked_fence, ended)
 
     def _ended(self, presented: Presented, outcome: Ended) -> Changed | Failed:
         """What became of one change, with the admission told of it."""
@@ -264,7 +277,7 @@ class JobStore:
             self.slots.freed(changed.before.pool)
         return changed
 
-    async def _change(self, wanted: Sequence[Wanted], *, counted: bool = False) -> Sequence[Ended]:
+    async def _change(self, wanted: Sequence[FencedUpdate], *, counted: bool = False) -> Sequence[Ended]:
         if ARMED:
             await areach("plane.job.change")
         ends = await self.database.write(lambda tx: self._work(tx, wanted, counted=counted), checked=True)
@@ -273,7 +286,7 @@ class JobStore:
         self._count_ends(ends)
         return ends
 
-    async def _work(self, tx: Tx, wanted: Sequence[Wanted], *, counted: bool = False) -> list[Ended]:
+    async def _work(self, tx: Tx, wanted: Sequence[FencedUpdate], *, counted: bool = False) -> list[Ended]:
         """Change jobs that are there, or make those that are not: never some of each."""
         if wanted[0].new is not None:
             return await make_many(tx, self._bus, self.slots, wanted)

@@ -1,10 +1,8 @@
-"""Jobs, dead letters, workflows and approvals in outline, as lists have them: all but what their users put into them.
+"""Outlines of jobs and dead letters, as lists contain them: without payloads, results and bodies.
 
-Promises: an outline is small whatever its job was given and has made, so that a page of them is: labels, the largest
-thing in it, have 20,000 bytes at most, and most have none. What is left out is not even read from the database. Of the
-description of a workflow, and of the message of an approval, an outline has the beginning, by which people know it.
-What a list has of the body of a workflow is kept beside it, so that nobody looks into that either. Outlines of runs are
-in `runrows`.
+Promises: an outline is small whatever the payload and result of its job are, and so is a page of them. Labels, the
+largest field, have at most 20,000 bytes, and most jobs have none. Lists do not read the omitted columns from the
+database.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The end of a job as one write: the state, what is told to the world and to the worker, a dead letter if it is one.
+"""Ends a job with one write: the terminal state, the messages about it, and a dead letter where one is due.
 
-Whoever ends a job (a result, a cancel, a time limit) writes it like this, so that no end goes without its message.
+Results, cancellations and time limits all end jobs this way, so that no end is without its message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.plane.model.records import Change, Job, Message
 
 
 def look_of(job: Job) -> Look:
-    """What a decision needs to know of a job."""
+    """The fields of a job that a decision needs."""
     taken_back = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK
     return Look(job.state, job.attempt, job.max_attempts, job.not_before_ns, job.deadline_ns, taken_back, job.queue)
 
@@ -33,7 +33,7 @@ def ending(
     worker: str | None = None,
     run_fence: int | None = None,
 ) -> Writing:
-    """End a job. A worker that has it, and is not the one who says so (`worker`), is told to stop."""
+    """End a job. A worker that has it is told to stop, unless it reported the end itself (`worker`)."""
     change = Change(
         end.state,
         reason=end.reason or None,
@@ -55,7 +55,7 @@ def ending(
 
 
 def over(job: Job, fence: CarriedFence) -> list[Message]:
-    """What is told when a job is over: to whoever listens, and to the run whose step it is."""
+    """The messages about a finished job: to all subscribers, and to the run whose step it is."""
     told = [subjects.done(job, fence)]
     if subjects.RUN_LABEL in job.labels:
         told.append(subjects.step_over(job, fence))

@@ -1,28 +1,26 @@
-"""The places of a topic that has fewer than its pool: counted when a job takes one, and waited for aside.
+"""Topics with fewer slots than their pool: counts the jobs in these slots, and queues the others by topic.
 
-A function may say that a worker makes only so many attempts of it at once (`max_concurrency`). Workers say so in their
-heartbeats, and what they have between them is what a pool has for that topic (`workers`). What must hold:
+A job function can limit how many of its attempts a worker runs at the same time (`max_concurrency`). Workers report
+this limit in their heartbeats; the sum is the number of slots that a pool has for the topic. What must hold:
 
-- However many schedulers there are, no job of such a topic is handed out while as many as it has places for are with
-  the workers. They are counted from the states of the jobs, by the transaction that hands out another, after it has
-  got hold of the row of the pool, as everybody must who hands out; so there is no number that could go wrong.
-- Who finds no place stands aside: in a line of its topic, out of the line of its pool. So nobody waits behind it, and a
-  look at the line of the pool costs the same however many stand aside. When a place is free, the dispatcher finds
-  the next one where its priority, its age and its tenant's turn put it (`plane.scheduler.topic_backlog`).
-- A job of any other topic is counted and written as if all this did not exist, and a dispatcher decides about it in
-  another transaction than about those whose topics have to be counted. (New jobs that come at the same moment may
-  share one.)
-- Nothing is lost with a worker: a job that stands aside is a job that waits. If nobody takes its topic any more, it
-  waits as all others do; if the topic has as many places as its pool by then, it goes; and the replayer sees it.
+- Schedulers never dispatch a job of such a topic while all slots of the topic are in use, however many schedulers run.
+  The transaction that dispatches another job counts the jobs with workers from their states, while it holds the row of
+  the pool. So there is no counter that could be wrong.
+- A job that finds no free slot waits in the queue of its topic instead of the queue of its pool. So it delays no other
+  job, and reading the pool queue costs the same however many jobs wait there. When a slot becomes free, the dispatcher
+  takes the next job by priority, age and fair share of tenants (`plane.scheduler.topic_backlog`).
+- A job of any other topic costs nothing extra. The dispatcher decides about it in another transaction than about jobs
+  whose topics are counted. (New jobs that arrive at the same time may share one.)
+- Jobs in the queue of a topic survive their workers. If no worker serves the topic any more, they wait as others do.
+  If the topic has as many slots as its pool by then, they are dispatched. The replayer sees them too.
 
 A job keeps `JobQueue.TOPIC` while it is with workers, and these jobs are counted.
 
-Does not promise that the worker which gets a job is one that has a place: workers take messages as they come, so where
-there are several, one of them may get two. It leaves the second to the others (`worker_pool`), and after a dozen times
-in vain it gives it back, as without all this (`returning`). Jobs that were handed out
-before their topic was known to have places of its own are not counted; and a worker that has left without a word counts
-as there, with its places, for the TTL of its last one. Both end by themselves, and until then a worker that has no
-place gives back what it gets.
+Does not promise that the worker which receives a job has a free slot: workers take messages as they come, so one of
+several workers may receive two. It leaves the second to the others (`worker.slots`), and after a dozen deliveries it
+nacks the job, as without slots of topics (`scheduler.returned_jobs`). Jobs that were dispatched before their topic was
+limited are not counted. A worker that died counts, with its slots, until its last heartbeat expires. Both end
+automatically; until then a worker without a free slot nacks what it receives.
 
 Clock: none.
 """
@@ -41,7 +39,7 @@ _COUNT: Final = sql("topic_count")
 
 
 class TopicFull(Exception):
-    """As many jobs of the topic are with workers as these have places for. Nothing was changed."""
+    """All slots of the topic are in use. Nothing was changed."""
 
 
 class TopicCounting:
@@ -52,9 +50,9 @@ class TopicCounting:
         self._waited_for: set[tuple[str, str]] = set()
 
     async def count(self, tx: Tx, jobs: Sequence[Job]) -> None:
-        """Count the topics of jobs that are to come to workers; the rows of their pools are held from now on.
+        """Count the topics of jobs that will go to workers. The transaction holds the rows of their pools from now on.
 
-        A work that holds nothing is run again as one that does, for only then has the count a meaning.
+        A transaction that holds no rows is run again as one that does, because only then the count is reliable.
         """
         if jobs and not tx.holds:
             await tx.query(script("slots_hold", tx.dialect), {"tenants": "[]", "pools": "[]"})
@@ -65,7 +63,7 @@ class TopicCounting:
                 self._waited_for.add((pool, topic))
 
     def check(self, job: Job, places: int | None, *, new: bool = False) -> None:
-        """`TopicFull` if there is no place for a job; nor is there one for a `new` one while others wait."""
+        """Raise `TopicFull` if no slot is free, or if a `new` job would overtake jobs that wait."""
         if places is None:
             return
         topic = job.pool, job.topic
@@ -73,6 +71,6 @@ class TopicCounting:
             raise TopicFull(job.topic)
 
     def take(self, job: Job, places: int | None) -> None:
-        """It has come to workers."""
+        """Count a job that goes to workers."""
         if places is not None:
             self._running[job.pool, job.topic] += 1

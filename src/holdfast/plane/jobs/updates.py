@@ -1,13 +1,13 @@
-"""Many changes of jobs in one transaction: read together, decided one by one, written together.
+"""Updates of many jobs in one transaction: read together, decided one by one, written together.
 
-Promises: each change is judged by itself, as if it were alone: a stale fence, a move that the table of states does not
-allow, a tenant, a pool or a topic without a place refuse that one and nothing else. Every row is still written by a
-statement that checks version and fence, and every count by one that checks the limit; if one of them is not written,
-none is. So rows need not be held from reading to writing (`Tx.holds`), unless the jobs of a topic have to be counted
-(`topicplaces`). Rows are locked in one order (jobs by id, tenants by name, pools by name), so that transactions over
-some of the same wait for each other and never deadlock.
+Promises: each update has its own result. A stale fence, a move that the table of states does not allow, or a tenant,
+pool or topic without a free slot refuses this update and no other. Each row is written by a statement that checks
+version and fence, and each count by one that checks the limit; if one of them is not written, none is. So rows need not
+be locked from reading to writing (`Tx.holds`), unless the jobs of a topic have to be counted (`topic_limits`). Rows are
+locked in one order (jobs by id, tenants by name, pools by name), so that transactions over the same rows wait for each
+other and never deadlock.
 
-Clock: none; whoever wants a change says when it is made.
+Clock: none; the caller passes the time of the update.
 """
 
 from __future__ import annotations
@@ -32,27 +32,28 @@ from holdfast.plane.jobs.topic_limits import TopicCounting, TopicFull
 from holdfast.plane.model.job_states import WITH_WORKERS, JobQueue, Move, move
 from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Change, Job, Message
+from holdfast.types import Busy
 
 _TOUCH: Final = sql("job_touch")
 _LETTER: Final = sql("deadletter_insert")
 
 Telling: TypeAlias = Sequence[Message] | Callable[[Job], Sequence[Message]]
-"""Messages, or what makes them from the job as it is after the write."""
+"""Messages, or a function that makes them from the job after the write."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Writing:
-    """What a decision wants written. Without changes, only messages are sent, and the state stays."""
+    """The writes of a decision. Without changes, only messages are sent, and the state stays."""
 
     changes: Sequence[Change] = ()
     tell: Telling = ()
     dead: bool = False  # keep a dead letter of it
-    capacity: int | None = None  # how many jobs the workers of its pool can take; None: as many as one likes
+    capacity: int | None = None  # slots that the workers of its pool have; None: unlimited
     not_before_ns: int | None = None  # without changes, as for `Change`
     queue: JobQueue | None = None  # without changes, as for `Change`
-    pool: str | None = None  # without changes, of a job that no worker has: in whose line it waits from now on
-    topic_places: int | None = None  # the same for its topic, if that has fewer than its pool
-    also: Callable[[Tx, Job], Awaitable[None]] | None = None  # more to write with it; if it raises, nothing is written
+    pool: str | None = None  # without changes, of a job that no worker has: the pool whose queue it moves to
+    topic_places: int | None = None  # slots of its topic, if that has fewer than its pool
+    also: Callable[[Tx, Job], Awaitable[None]] | None = None  # writes more; if it raises, nothing is written
 
 
 class Changed(NamedTuple):
@@ -63,47 +64,49 @@ class Changed(NamedTuple):
 
 
 class Alone(Exception):
-    """These changes cannot share a transaction. Nothing was written; each is to be made by itself."""
+    """These updates cannot share a transaction. Nothing was written; each has to be made alone."""
 
 
-class Wanted(NamedTuple):
-    """One change that somebody wants."""
+Decide: TypeAlias = Callable[[CarriedFence], Callable[[Job], Writing | None]]
+"""Makes the decision about a job under a fence. The decision must only compute, and may be called more than once."""
+
+
+class UpdateRequest(NamedTuple):
+    """One update of one job, for `JobStore.update`."""
+
+    job: str
+    decide: Decide
+    lease: Fenced | None = None  # of the job's lock; None: the update acquires the lock within its transaction
+    new: New | None = None  # the job does not exist yet: insert it, and update it with the same write
+
+
+class UpdateResult(NamedTuple):
+    """The result of one update."""
+
+    fence: int | Busy  # that it was made under; `Busy`: another holder has the lock, and nothing was written
+    changed: Changed
+
+
+class FencedUpdate(NamedTuple):
+    """An update whose fence is known."""
 
     job: str
     fence: int
     now_ns: int
     decide: Callable[[Job], Writing | None]
-    new: New | None = None  # it is not there yet, and is made (`jobmaking`)
-
-
-class Leased(NamedTuple):
-    """One change that somebody wants, and the lease that it is made under."""
-
-    lease: Fenced
-    job: str
-    decide: Callable[[Job], Writing | None]
-    new: New | None = None  # the job is not there yet: it is made, and changed by that
-
-
-class Unlocked(NamedTuple):
-    """One change that somebody wants, and the lock that is to be had for it within the transaction."""
-
-    job: str
-    key: str
-    deciding: Callable[[CarriedFence], Callable[[Job], Writing | None]]
-    new: New | None = None  # as for `Leased`
+    new: New | None = None
 
 
 Ended: TypeAlias = Outcome[tuple[Changed, bool]] | Failed
-"""What became of it; the truth value says whether a place with workers has become free."""
+"""The outcome of one update; the truth value: whether a slot of the workers has become free."""
 
 
 @dataclass(slots=True)
 class Planned:
-    """One change on its way: what it would write if there is a place for it."""
+    """One decided update: what it writes if a slot is free for it."""
 
     at: int
-    wanted: Wanted
+    wanted: FencedUpdate
     before: Job
     writing: Writing
     after: Job
@@ -112,16 +115,16 @@ class Planned:
 
     @property
     def shift(self) -> int:
-        """1: it comes to workers; -1: it leaves them."""
+        """1: the job goes to workers; -1: it leaves them."""
         return (self.after.state in WITH_WORKERS) - (self.before.state in WITH_WORKERS)
 
     @property
     def scarce(self) -> bool:
-        """Whether it comes to workers that have fewer places for its topic than for others."""
+        """Whether it goes to workers that have fewer slots for its topic than for others."""
         return self.writing.topic_places is not None and self.shift > 0
 
     def told(self) -> Sequence[Message]:
-        """What is said about it."""
+        """The messages about it."""
         tell = self.writing.tell
         return tell(self.after) if callable(tell) else tell
 
@@ -148,7 +151,7 @@ class _Sheet:
         self.messages += plan.told()
 
     async def write(self, tx: Tx, bus: Bus, counting: Counting) -> None:
-        """Write it all. What can be put comes last, and goes to the server in one piece."""
+        """Write all rows. What needs no answer comes last, and goes to the server in one request."""
         if self.touched and await tx.query_many(_TOUCH, self.touched) != len(self.touched):
             raise RowMissing("a job changed under a lock of the database")
         if self.letters:
@@ -161,11 +164,11 @@ class _Sheet:
 
 
 async def change_many(
-    tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted], *, counted: bool = False
+    tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[FencedUpdate], *, counted: bool = False
 ) -> list[Ended]:
-    """Make changes of different jobs. What became of each, in their order.
+    """Update different jobs. One result per update, in their order.
 
-    `counted`: most of them will come to workers, so that the counts had better be read with the jobs.
+    `counted`: most jobs will go to workers, so the counts are read with the jobs.
     """
     counting, topics, sheet = Counting(slots.slots), TopicCounting(), _Sheet()
     counted = counted and not tx.holds
@@ -182,7 +185,7 @@ async def change_many(
         if isinstance(found, Planned):
             plans.append(found)
     if len(wanted) > 1 and any(plan.writing.also is not None for plan in plans):
-        raise Alone  # what else it writes may fail, and must then undo nothing but its own
+        raise Alone  # its additional write may fail, and must then undo its own update only
     if any(plan.shift > 0 for plan in plans):
         await counting.hold(tx, [plan.after for plan in plans if plan.shift])
         await topics.count(tx, [plan.after for plan in plans if plan.scarce])
@@ -194,7 +197,7 @@ async def change_many(
         else:
             sheet.add(plan)
             if plan.after.pool != plan.before.pool and not plan.steps:
-                tx.ring(pool_channel(plan.after.pool))  # it has come to that line
+                tx.ring(pool_channel(plan.after.pool))  # it has moved to the queue of that pool
             ends[plan.at] = Accepted((Changed(plan.before, plan.after), plan.shift < 0))
     await sheet.write(tx, bus, counting)
     for plan in plans:
@@ -211,12 +214,12 @@ def _count(tx: Tx, counting: Counting, topics: TopicCounting, slots: Slots, plan
         topics.take(plan.after, places)
     elif plan.shift < 0:
         counting.give(plan.after)
-        if slots.on_freed is None:  # nobody here dispatches: somebody elsewhere should look
+        if slots.on_freed is None:  # no dispatcher in this process: notify those of others
             tx.ring(pool_channel(plan.after.pool))
 
 
-def judged(before: Job | None, wanted: Wanted, at: int) -> Ended | Planned:
-    """What a change comes to, as far as the job alone decides it."""
+def judged(before: Job | None, wanted: FencedUpdate, at: int) -> Ended | Planned:
+    """The result of an update, as far as it depends on the job alone."""
     if before is None:
         return Absent()
     if not accepts(before.fence, wanted.fence):
@@ -229,7 +232,7 @@ def judged(before: Job | None, wanted: Wanted, at: int) -> Ended | Planned:
         if steps:
             values = applied(before, writing.changes, steps[-1], wanted.fence, wanted.now_ns)
             return Planned(at, wanted, before, writing, _after(before, values), values, steps)
-    except Exception as error:  # noqa: BLE001 - whatever a decision raises belongs to the one who wanted it
+    except Exception as error:  # noqa: BLE001 - an error of a decision is the result of its update
         return Failed(error)
     not_before_ns, queue = requeued(before.not_before_ns, before.queue, writing)
     kept: dict[str, Any] = {"fence": wanted.fence, "not_before_ns": not_before_ns, "pool": writing.pool or before.pool}

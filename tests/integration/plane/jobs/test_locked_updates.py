@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.jobs.updates import Changed, Leased, Writing
+from holdfast.plane.jobs.updates import Changed, UpdateRequest, Writing
 from holdfast.plane.locks.item_lock import Abandoned
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import InvalidTransition, JobState
@@ -39,7 +39,7 @@ async def test_jobs_that_come_together_share_a_request_for_locks_and_a_transacti
     store = plane.locks.ports.store
     asked: list[int] = []
     given: list[int] = []
-    acquire_many, release_many, change_leased = store.acquire_many, store.release_many, plane.store.change_leased  # type: ignore[attr-defined]
+    acquire_many, release_many, update = store.acquire_many, store.release_many, plane.store.update  # type: ignore[attr-defined]
 
     async def acquired(asks: Sequence[Any], timeout_ns: int) -> Any:
         asked.append(len(asks))
@@ -51,13 +51,13 @@ async def test_jobs_that_come_together_share_a_request_for_locks_and_a_transacti
 
     monkeypatch.setattr(store, "acquire_many", acquired)
     monkeypatch.setattr(store, "release_many", released)
-    written: list[list[Leased]] = []
+    written: list[list[UpdateRequest]] = []
 
-    async def changed(changes: Sequence[Leased], **how: Any) -> Any:
+    async def changed(changes: Sequence[UpdateRequest], **how: Any) -> Any:
         written.append(list(changes))
-        return await change_leased(changes, **how)
+        return await update(changes, **how)
 
-    monkeypatch.setattr(plane.store, "change_leased", changed)
+    monkeypatch.setattr(plane.store, "update", changed)
     found = await asyncio.gather(*(plane.placement.change(job.id, end) for job in jobs))
     assert (asked, given, [len(each) for each in written]) == ([20], [20], [20])
     assert [each.after.state for each in found if each.after is not None] == [JobState.DENIED] * 20
@@ -188,14 +188,14 @@ async def test_one_whose_lease_was_taken_away_is_abandoned_and_the_others_are_do
 ) -> None:
     plane, other = await sqlite_planes.open(), await sqlite_planes.open()
     stolen, kept = await waiting(plane, 2)
-    change_leased, inside, go = plane.store.change_leased, asyncio.Event(), asyncio.Event()
+    update, inside, go = plane.store.update, asyncio.Event(), asyncio.Event()
 
-    async def held_up(changes: Sequence[Leased], **how: Any) -> Any:
+    async def held_up(changes: Sequence[UpdateRequest], **how: Any) -> Any:
         inside.set()
         await go.wait()
-        return await change_leased(changes, **how)
+        return await update(changes, **how)
 
-    monkeypatch.setattr(plane.store, "change_leased", held_up)
+    monkeypatch.setattr(plane.store, "update", held_up)
     work = asyncio.gather(
         *(plane.placement.change(job.id, end) for job in (stolen, kept)),
         return_exceptions=True,

@@ -12,7 +12,7 @@ from holdfast.errors import BadInput
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobs.insert import Entry
 from holdfast.plane.jobs.topic_limits import TopicFull
-from holdfast.plane.jobs.updates import Leased, Writing
+from holdfast.plane.jobs.updates import UpdateRequest, Writing
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Change, Heartbeat, Submission
@@ -198,7 +198,7 @@ async def test_of_two_schedulers_who_look_at_the_same_moment_one_finds_the_last_
         jobs = [await submit(plane, HEAVY) for plane in replicas]
         leases = [await plane.hold(job) for plane, job in zip(replicas, jobs, strict=True)]
         tries = [
-            plane.store.change_leased([Leased(lease, job.id, lambda _: writing)], counted=True)
+            plane.store.update([UpdateRequest(job.id, lambda _: lambda _: writing, lease)], counted=True)
             for plane, lease, job in zip(replicas, leases, jobs, strict=True)
         ]
         found = [end.error.__class__ if isinstance(end, Failed) else None for [end] in await asyncio.gather(*tries)]

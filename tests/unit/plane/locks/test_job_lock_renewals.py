@@ -12,7 +12,7 @@ from holdfast.aio.lease import Lease
 from holdfast.errors import Unavailable
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.ports import Consumption, Handler
-from holdfast.plane.jobs.updates import Changed, Leased
+from holdfast.plane.jobs.updates import UpdateRequest, UpdateResult
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
@@ -32,9 +32,9 @@ class Held:
     def __init__(self, plane: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lease: Lease | None = None
         self.stopped: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(plane.store, "change_leased", self)
+        monkeypatch.setattr(plane.store, "update", self)
 
-    async def __call__(self, changes: Sequence[Leased], **how: Any) -> list[Changed | Failed]:
+    async def __call__(self, changes: Sequence[UpdateRequest], **how: Any) -> list[UpdateResult | Failed]:
         (change,) = changes
         assert isinstance(change.lease, Lease)
         self.lease = change.lease
@@ -140,13 +140,13 @@ async def test_a_renewal_that_succeeds_again_forgets_the_failures_before_it(
         return await renew_many(*arguments)
 
     monkeypatch.setattr(store, "renew_many", at_first)
-    change, go = plane.store.change_leased, asyncio.Event()
+    change, go = plane.store.update, asyncio.Event()
 
-    async def later(changes: Sequence[Leased], **how: Any) -> list[Changed | Failed]:
+    async def later(changes: Sequence[UpdateRequest], **how: Any) -> list[UpdateResult | Failed]:
         await go.wait()
         return await change(changes, **how)
 
-    monkeypatch.setattr(plane.store, "change_leased", later)
+    monkeypatch.setattr(plane.store, "update", later)
     handling = asyncio.create_task(plane.scheduler.on_result(finished(job, 1, run_of(job))))
     await until(lambda: plane.locks.statistics().renewed)
     go.set()
