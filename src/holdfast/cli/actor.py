@@ -1,4 +1,4 @@
-"""Who runs a command, for records: the user and the host."""
+"""The user of a command, for records: user and host."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def actor() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user without a name
-        user = "somebody"
+        user = "unknown"
     return printable(f"{user}@{socket.gethostname()}")[:120]

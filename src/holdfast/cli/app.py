@@ -1,4 +1,4 @@
-"""The commands and how they fail: usage errors and Holdfast's own errors become one line and an exit code."""
+"""The commands and their failures: usage errors and Holdfast's own errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import typer
 from typer.main import get_command
 
+# Typer bundles Click since 0.2x and imported it before; the base class of its own errors is the same in both.
 from holdfast.cli.exit_codes import Exit, exit_for
 from holdfast.cli.options import Url
 from holdfast.cli.output.screen import say
@@ -53,11 +54,11 @@ COMMANDS: Final[Mapping[str, str]] = {
     "drill": "drill",
     "version": "version",
 }
-"""Each command and the module that adds it, in the order of the help. Who asks for one does not wait for the others."""
+"""Each command and its module, in the order of the help. Only the module of the requested command is imported."""
 
 
 def make_app(only: str | None = None) -> typer.Typer:
-    """The application, with all commands or `only` with those of one module."""
+    """The application with all commands, or with those of one module."""
     app = typer.Typer(
         name="holdfast",
         add_completion=False,
@@ -66,7 +67,7 @@ def make_app(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog="See it work: [bold]holdfast demo[/bold]\n\n"
         "Exit codes: 75 the lock is busy, 76 the lease was lost, 69 the store is unavailable, 64 bad usage; "
-        "the others are in docs/shell.md.",
+        "docs/shell.md lists the others.",
     )
     app.callback(invoke_without_command=True)(_root)
     for module in dict.fromkeys(COMMANDS.values()) if only is None else [only]:
@@ -89,14 +90,14 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Distributed leases that survive incidents: run things once, see who holds what, break what is stuck."""
+    """Distributed leases that survive incidents: run commands once, list holders, break stuck locks."""
     context.obj = url
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 def _module(arguments: Sequence[str]) -> str | None:
-    """The module of the command that is asked for. None: that is not plain, and all are needed."""
+    """The module of the requested command. None: the arguments are not simple, and all modules are needed."""
     rest = list(arguments)
     if rest[:1] == ["--url"]:
         del rest[:2]
@@ -106,16 +107,16 @@ def _module(arguments: Sequence[str]) -> str | None:
 
 
 def run_app(arguments: Sequence[str]) -> int:
-    """Parse, call, and turn every error into a line, or one for each problem, and an exit code."""
+    """Parse, call, and turn every error into one line per problem and an exit code."""
     make_fit()
     code = _called(arguments)
     try:
         sys.stdout.flush()
     except OSError as error:
         let_go(1)
-        if not isinstance(error, BrokenPipeError):  # whoever read our output has what they wanted
+        if not isinstance(error, BrokenPipeError):  # the reader of our output has stopped, which is no error
             say(f"standard output cannot be written: {error.strerror or error}")
-            code = code or Exit.IO  # what the command did, it did
+            code = code or Exit.IO  # earlier effects of the command stay
     try:
         sys.stderr.flush()
     except OSError:
@@ -132,20 +133,20 @@ def _called(arguments: Sequence[str]) -> int:
     except _UsageProblem as error:
         return _usage(error, arguments)
     except typer.Abort:
-        say("not done")
+        say("aborted")
         return Exit.NO
     except HoldfastError as error:
         _debug()
         named = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         for line in getattr(
             error, "lines", (f"{error}{named}",)
-        ):  # a definition may have many problems, each with its place
+        ):  # a definition may have many problems, each with its position
             say(line)
         return exit_for(error)
     except KeyboardInterrupt:
         return Exit.SIGNALLED + 2
     except (BrokenPipeError, SystemExit) as error:
-        # Whoever read our output has gone, as in `holdfast locks | head -1` (Typer makes an exit of that).
+        # The reader of our output is gone, as in `holdfast locks | head -1` (Typer makes an exit of that).
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
         let_go(1)
@@ -157,7 +158,7 @@ def _called(arguments: Sequence[str]) -> int:
         if (problem := _refused(error)) is not None:
             say(problem)
         return Exit.IO
-    except Exception as error:  # noqa: BLE001 - a traceback helps nobody on call; HOLDFAST_DEBUG shows it
+    except Exception as error:  # noqa: BLE001 - a traceback does not help on call; HOLDFAST_DEBUG prints it
         return _bug(error)
     return result if isinstance(result, int) else Exit.OK
 
@@ -175,7 +176,7 @@ def _bug(error: Exception) -> int:
 
 
 def _refused(error: OSError) -> str | None:
-    """What the operating system did not let us do. None: it is standard output, of which the end tells."""
+    """An error of the operating system as text. None: standard output failed, which is reported at the end."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -183,7 +184,7 @@ def _refused(error: OSError) -> str | None:
     try:
         Path.cwd()
     except OSError:
-        return "the current directory does not exist any more; change to one that does"
+        return "the current directory does not exist any more; change to an existing one"
     about = "" if error.filename is None else f": {error.filename}"
     return f"{error.strerror or error}{about} (HOLDFAST_DEBUG=1 shows where)"
 
@@ -192,7 +193,7 @@ def _usage(error: Exception, arguments: Sequence[str]) -> int:
     text: str = getattr(error, "format_message", error.__str__)().rstrip(".")
     if "run" in arguments and "--" not in arguments and type(error).__name__ == "NoSuchOption":
         text += "; options of the command itself go behind --: holdfast run NAME -- CMD …"
-    if not text:  # a group of commands without one of them: its help was printed, and says it all
+    if not text:  # a group without a subcommand: its help was printed
         return Exit.USAGE
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "holdfast"
@@ -207,11 +208,11 @@ def _debug() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Log lines are for services. What a person at a shell should know is said by the commands themselves."""
+    """Suppress log lines, which are for services. Commands report what a person at a shell should know."""
     log, lines = logging.getLogger("holdfast"), _Lines()
     propagate, log.propagate = log.propagate, False
     log.addHandler(lines)
-    logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it would print, our own errors say
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())  # our own errors contain its messages
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_rest, **_named: say(f"warning: {message}")
@@ -222,7 +223,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Lines(logging.Handler):
-    """Shows what the library logs and no command would say. What happens to leases is said by the commands."""
+    """Prints the library's log lines that no command reports. Commands report events of leases themselves."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if hasattr(record, "holdfast_kind") or record.levelno < logging.WARNING:

@@ -1,4 +1,4 @@
-"""Which lease store a command uses. One rule for `run`, `locks`, `inspect`, `watch`, `release` and `audit`.
+"""The lease store of a command. One rule for `run`, `locks`, `inspect`, `watch`, `release` and `audit`.
 
 The first of these that is given decides:
 
@@ -137,7 +137,7 @@ def check_exists(store: LeaseStore) -> None:
 
 
 def _has_tables(path: Path) -> bool | None:
-    """Whether a file has the tables of a lease store. None: it cannot be read, and opening it will name the reason."""
+    """Whether a file has the tables of a lease store. None: it cannot be read, and opening it reports the reason."""
     with suppress(sqlite3.Error, UnicodeDecodeError):
         uri = f"file:{quote(str(path))}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:

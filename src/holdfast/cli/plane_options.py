@@ -1,4 +1,4 @@
-"""Options that the commands of the plane share, and the settings that they name."""
+"""Options that the commands of the plane share, and the resulting settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="The settings. [dim](default: $HOLDFAST_CONFIG, else holdfast.toml here if there is one)[/dim]",
+        help="The settings file. [dim](default: $HOLDFAST_CONFIG, else holdfast.toml here if it exists)[/dim]",
         show_default=False,
     ),
 ]
@@ -34,31 +34,29 @@ Database = Annotated[
     typer.Option(
         "--database",
         metavar="URL",
-        help="Where state is kept: sqlite:///plane.db or postgresql://… [dim](default: as the settings say)[/dim]",
+        help="The database: sqlite:///plane.db or postgresql://… [dim](default: from the settings)[/dim]",
         show_default=False,
     ),
 ]
 Bus = Annotated[
     str | None,
-    typer.Option("--bus", metavar="URL", help="What carries messages: nats://… [dim](default: the database)[/dim]"),
+    typer.Option("--bus", metavar="URL", help="The message bus: nats://… [dim](default: the database)[/dim]"),
 ]
 Leases = Annotated[
     str | None,
     typer.Option(
         "--leases",
         metavar="URL",
-        help="Where leases are kept: redis://… [dim](default: the database, if it is a SQLite file)[/dim]",
+        help="The lease store: redis://… [dim](default: the database, if it is a SQLite file)[/dim]",
     ),
 ]
 ProbeHost = Annotated[
     str | None,
-    typer.Option("--probe-host", metavar="H", help="Where health and metrics listen. [dim](127.0.0.1)[/dim]"),
+    typer.Option("--probe-host", metavar="H", help="Address of health and metrics. [dim](127.0.0.1)[/dim]"),
 ]
 ProbePort = Annotated[
     int | None,
-    typer.Option(
-        "--probe-port", metavar="N", help="The port of health and metrics; 0: any that is free. [dim](0)[/dim]"
-    ),
+    typer.Option("--probe-port", metavar="N", help="Port of health and metrics; 0: any free one. [dim](0)[/dim]"),
 ]
 NoProbe = Annotated[bool, typer.Option("--no-probe", help="Do not serve health and metrics (an API always does).")]
 
@@ -71,37 +69,39 @@ Audit = Annotated[
         show_default=False,
     ),
 ]
-NoAudit = Annotated[bool, typer.Option("--no-audit", help="Keep no audit ledger.")]
+NoAudit = Annotated[bool, typer.Option("--no-audit", help="Write no audit ledger.")]
 
 LogFormat = Annotated[
     str | None,
-    typer.Option("--log-format", metavar="F", help="How log lines are written: text or json. [dim](text)[/dim]"),
+    typer.Option("--log-format", metavar="F", help="Format of log lines: text or json. [dim](text)[/dim]"),
 ]
 LogLevel = Annotated[
     str | None,
     typer.Option("--log-level", metavar="L", help="debug, info, warning or error. [dim](warning)[/dim]"),
 ]
 
-Otel = Annotated[bool, typer.Option("--otel", help="Send metrics with OpenTelemetry, as the OTEL_* variables say.")]
+Otel = Annotated[
+    bool, typer.Option("--otel", help="Export metrics with OpenTelemetry, configured by OTEL_* variables.")
+]
 
 
 def otel_flags(*, on: bool) -> dict[str, object]:
-    """The flag of OpenTelemetry, as `settings` takes it."""
+    """The flag of OpenTelemetry, for `settings`."""
     return {"otel__enabled": True if on else None}
 
 
 def log_flags(form: str | None, level: str | None) -> dict[str, object]:
-    """The flags of the log, as `settings` takes them."""
+    """The flags of the log, for `settings`."""
     return {"log__format": form, "log__level": level}
 
 
 def audit_flags(path: str | None, *, off: bool) -> dict[str, object]:
-    """The flags of the audit ledger, as `settings` takes them."""
+    """The flags of the audit ledger, for `settings`."""
     return {"audit__path": path, "audit__enabled": False if off else None}
 
 
 def probe_flags(host: str | None, port: int | None, *, off: bool) -> dict[str, object]:
-    """The flags of the probe, as `settings` takes them."""
+    """The flags of the probe, for `settings`."""
     return {"probe__host": host, "probe__port": port, "probe__enabled": False if off else None}
 
 
@@ -113,7 +113,7 @@ def settings(config: str | None, **flags: object) -> Settings:
 
 
 def database_settings(config: str | None, database: str | None) -> Settings:
-    """The same for a command that opens the database alone: nothing else has to be named."""
+    """The settings for a command that only uses the database: nothing else is required."""
     from holdfast.plane.settings.sources import load
 
     return load(config, flags={"database": database}, only_database=True)
@@ -121,7 +121,7 @@ def database_settings(config: str | None, database: str | None) -> Settings:
 
 @contextmanager
 def database_named(chosen: Settings) -> Iterator[None]:
-    """Name the database that a command uses, and what chose it: in errors, and on stderr after the result."""
+    """Name the database and its origin: in errors, and on stderr after the result."""
     from holdfast.stores.registry import redacted
 
     place = f"database: {redacted(chosen.database_url)} (from {chosen.origin('database')})"
@@ -138,9 +138,9 @@ def on_plane(
     makes: bool = False,
     **flags: object,
 ) -> T:
-    """Do something on the plane that the settings name, as whoever is at the shell, or as `who`.
+    """Run `work` on the plane of the settings, as the user at the shell, or as `who`.
 
-    `makes`: it is about something new, for which a database may be made. Others act on what is there.
+    `makes`: it may create a database. Otherwise the database must exist.
     """
     from holdfast.plane.db.open import check_there
     from holdfast.plane.process.components import opened
@@ -152,7 +152,7 @@ def on_plane(
 
 
 def look(work: Callable[[Components, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
-    """Look at the plane that the settings name. Needs its database alone, makes none, and changes nothing."""
+    """Read the plane of the settings. Needs only its database, creates none, and changes nothing."""
     from holdfast.plane.process.components import opened
 
     chosen = database_settings(config, database)
@@ -162,7 +162,7 @@ def look(work: Callable[[Components, Caller], Awaitable[T]], config: str | None,
 
 @contextmanager
 def preparing_named(config: str | None, database: str | None) -> Iterator[None]:
-    """Whoever is told to prepare the tables is told so with the flags that were given: else it might be others."""
+    """Add the given flags to the command that an error recommends for preparing the tables."""
     from holdfast.plane.db.read_only import SchemaMissing
     from holdfast.stores.registry import redacted
 

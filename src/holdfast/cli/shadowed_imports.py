@@ -1,6 +1,6 @@
 """Files of the working directory that were imported in place of a library.
 
-A `click.py` next to the user's own scripts breaks whatever imports click. The error then comes from deep inside a
+A `click.py` next to the user's own scripts breaks every import of click. The error then comes from deep inside a
 library; the user needs the name of the file.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def shadowing_file(error: BaseException) -> Path | None:
-    """The file of the working directory that took part in an error and hides a library of the same name."""
+    """The file of the working directory that caused an error by hiding a library of the same name."""
     try:
         here = Path.cwd()
     except OSError:

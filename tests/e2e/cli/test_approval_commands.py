@@ -55,10 +55,10 @@ def test_a_decision_from_the_list_to_its_repetition(desk: Shell) -> None:
     assert (taken["taken"], taken["status"], taken["state"]) == (True, "approved", "PENDING")
     assert (taken["decided_by"], taken["note"], taken["revision"]) == ("boss", "fine", 1)
     again = desk.run("approvals", "approve", "j1", "--as", "other")
-    assert (again.code, again.out) == (0, "j1 was approved already, by boss\n")
+    assert (again.code, again.out) == (0, "j1 was already approved by boss\n")
     other = desk.run("approvals", "reject", "j1", "--as", "other", "--json")
     assert (other.code, other.json["taken"], other.json["code"]) == (1, False, "approval_already_resolved")
-    assert desk.run("approvals", "list").out == "nothing waits for anybody\n"
+    assert desk.run("approvals", "list").out == "no approval is pending\n"
     assert [each["job"] for each in desk.run("approvals", "list", "--status", "all", "--json").json["items"]] == ["j1"]
 
 
@@ -80,4 +80,4 @@ def test_what_is_refused_busy_or_out_of_reach_has_its_own_exit_code(desk: Shell)
     assert (down.code, down.out) == (69, "")
     assert "lock acquire: " in down.err
     rejected = desk.run("approvals", "reject", "j1", "--as", "boss", "--note", "too much")
-    assert (rejected.code, rejected.out) == (0, "rejected j1, which is DENIED now\n")
+    assert (rejected.code, rejected.out) == (0, "rejected j1 (now DENIED)\n")

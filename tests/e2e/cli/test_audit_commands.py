@@ -75,7 +75,7 @@ def test_history_shows_the_holders_their_fences_and_why_one_was_lost(shell: Shel
         "noticed 14 s after the deadline: the process did not run when it came",
         "renewals since: 30 s before (no answer after 2 s)",
         "the store's last error, 28 s before: Timeout: no answer",
-        "1 of its writes were refused: storage had met a newer fence",
+        "1 of its writes were refused: storage had seen a newer fence",
         "taken over by a@h:1/x with fence 9, 4.0 s later",
     ]
 
@@ -107,11 +107,11 @@ def test_history_is_for_programs_too_and_can_be_narrowed(shell: Shell, ledger: P
         (
             "2026-03-01 12:00:05",
             0,
-            "was held at 2026-03-01 12:00:05.000 by a@h:1/x under fence 7, from 12:00:00.000 until",
+            "was held at 2026-03-01 12:00:05.000 by a@h:1/x with fence 7, from 12:00:00.000 until",
         ),
-        ("2026-03-01 12:00:15", 1, "was held by nobody at 2026-03-01 12:00:15.000, as far as the ledger knows"),
-        ("2026-03-01 12:01:30", 0, "was held at 2026-03-01 12:01:30.000 by a@h:1/x under fence 9"),
-        ("2026-03-01 12:05", 0, "was perhaps held at 2026-03-01 12:05:00.000 by a@h:1/x under fence 9"),
+        ("2026-03-01 12:00:15", 1, "was not held at 2026-03-01 12:00:15.000, according to the ledger"),
+        ("2026-03-01 12:01:30", 0, "was held at 2026-03-01 12:01:30.000 by a@h:1/x with fence 9"),
+        ("2026-03-01 12:05", 0, "was perhaps held at 2026-03-01 12:05:00.000 by a@h:1/x with fence 9"),
     ],
 )
 def test_who_held_it_at_a_moment(shell: Shell, ledger: Path, at: str, code: int, words: str) -> None:
@@ -133,7 +133,7 @@ def test_check_says_that_every_rule_holds(shell: Shell, ledger: Path) -> None:
     assert (done.code, done.err) == (0, "")
     verdict, _, summary, loss_line = done.out.splitlines()
     assert verdict == "every rule holds (6 records, 3 grants of 1 keys, 2 files)"
-    assert summary == "1 lease was lost (1 unconfirmed); holdfast history KEY says why"
+    assert summary == "1 lease was lost (1 unconfirmed); holdfast history KEY explains"
     whose, then = loss_line.strip().split("; ")
     assert whose == "2026-03-01 12:01:06.000 invoice:42 fence 8 of b@h:2/y: unconfirmed"
     assert then == "taken over by a@h:1/x with fence 9, 4.0 s later"
@@ -168,7 +168,7 @@ def test_damage_and_gaps_are_said_and_are_no_broken_rule(shell: Shell, tmp_path:
     assert done.err.splitlines() == [
         f"holdfast: {file}:4: skipped, it is not JSON; a torn or damaged line",
         f"holdfast: {file}:5: skipped, it is unfinished: torn by a crash, or being written",
-        "holdfast: 3 records could not be written at the time; the ledger is incomplete by those",
+        "holdfast: 3 records could not be written at the time; the ledger lacks them",
     ]
 
 
@@ -296,4 +296,4 @@ def test_without_a_name_the_ledger_is_the_planes(shell: Shell, tmp_path: Path) -
     (shell.directory / "other.toml").write_text("[audit]\nenabled = false\n")
     refused = shell.run("check", "--config", "other.toml")
     assert (refused.code, refused.out) == (64, "")
-    assert "ledger: is not given, and the plane's settings keep none" in refused.err
+    assert "ledger: is not given, and the plane's settings have none" in refused.err

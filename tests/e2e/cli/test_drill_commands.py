@@ -135,7 +135,7 @@ def test_ctrl_c_ends_a_drill_and_everything_of_it(shell: Shell, monkeypatch: pyt
     process.send_signal(signal.SIGINT)
     done = shell.finish(process)
     assert done.code == 130, done
-    assert "nothing was left behind" in done.err
+    assert "everything was cleaned up" in done.err
     assert not any(alive(pid) for pid in children)
     assert list((shell.directory / "tmp").iterdir()) == []
 

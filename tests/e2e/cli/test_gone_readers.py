@@ -84,7 +84,7 @@ def check_an_end_in_peace(shell: Shell, process: subprocess.Popen[bytes]) -> Non
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == 0
     held = shell.run("locks", "holdfast:", "--url", "sqlite:///plane.db").out
-    assert held == "no lock is held whose name begins with holdfast:\n"
+    assert held == "no lock with the prefix holdfast: is held\n"
 
 
 @pytest.mark.parametrize("place", ["gone", "full"])
@@ -101,7 +101,7 @@ def test_events_that_nobody_can_read_cost_no_job_and_no_drain(furnished: Shell, 
         assert state(furnished, "fail") == "FAILED"
         check_an_end_in_peace(furnished, process)
     said = [json.loads(line)["event"] for line in (tmp_path / "err").read_text().splitlines()]
-    assert said == ["standard output cannot be written; what happens is not shown there"]
+    assert said == ["standard output cannot be written; events are not shown there"]
 
 
 def test_a_reader_of_events_who_stalls_holds_up_nobody(furnished: Shell) -> None:

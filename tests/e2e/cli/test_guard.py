@@ -36,7 +36,7 @@ def test_the_commands_from_the_first_look_to_the_last(shell: Shell) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1] == "done: invoices, trigger strict"
     again = shell.run("guard", "install", *words)
-    assert again == (0, "nothing to do: invoices is as it should be\n", "")
+    assert again == (0, "nothing to do: invoices is up to date\n", "")
     installed = dump(shell)
     checked = shell.run("guard", "check", *words, "--expect", "strict")
     assert (checked.code, checked.err) == (0, "")

@@ -43,7 +43,7 @@ def test_it_can_be_put_on_a_page(shell: Shell) -> None:
     assert done.out.splitlines()[0].startswith("| family | key | scope |")
     both = shell.run("inventory", "--markdown", "--json")
     assert (both.code, both.out) == (64, "")
-    assert "choose one of them" in both.err
+    assert "use one of them" in both.err
 
 
 def test_bad_settings_are_said(shell: Shell) -> None:

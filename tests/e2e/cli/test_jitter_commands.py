@@ -32,7 +32,7 @@ def test_the_jitter_of_busy_retries_is_switched_and_back(
     assert "busy_jitter is 0.2 s already" in run("policy", "set", "busy_jitter", "0.2", "--reason", "again").err
     shown = run("policy", "show").out
     assert "busy_jitter: 0.2 s since" in shown
-    assert "back to the fixed delay: holdfast policy set busy_jitter 0" in shown
+    assert "to return to the fixed delay: holdfast policy set busy_jitter 0" in shown
     off = run("policy", "set", "busy_jitter", "0", "--reason", "p99 rose", "--expect", "1", "--json").json
     assert (off["changed"], off["seconds"], off["revision"], off["source"]) == (True, 0.0, 2, "command")
     assert run("policy", "show", "--json").json["busy_jitter"]["seconds"] == 0.0

@@ -37,7 +37,7 @@ def test_a_job_from_its_submission_to_its_end(furnished: Shell) -> None:
     assert (told["job"]["state"], told["job"]["result"], told["job"]["tenant"]) == ("SUCCEEDED", 42, "acme")
     assert [each["after"] for each in told["events"]][-1] == "SUCCEEDED"
     over = furnished.run("jobs", "cancel", job)
-    assert (over.code, over.out) == (1, f"{job} is over already: SUCCEEDED\n")
+    assert (over.code, over.out) == (1, f"{job} has already finished: SUCCEEDED\n")
     lines = [json.loads(line) for line in furnished.run("jobs", "follow", job, "--json").out.splitlines()]
     assert "event" in lines[0]
     assert lines[-1]["job"]["state"] == "SUCCEEDED"
@@ -70,7 +70,7 @@ def test_a_waiting_job_is_cancelled_by_the_scheduler(furnished: Shell) -> None:
     up = Up(furnished)
     job = furnished.run("jobs", "submit", "double", "--payload", "1", "--delay", "3600", "--json").json["job"]["id"]
     asked = furnished.run("jobs", "cancel", job, "--reason", "not needed")
-    assert (asked.code, asked.out) == (0, f"asked for the end of {job}, which is PENDING\n")
+    assert (asked.code, asked.out) == (0, f"cancellation requested for {job} (PENDING)\n")
     done = furnished.run("jobs", "follow", job)
     assert done.code == 1
     assert done.out.splitlines()[-1] == f"{job} ended CANCELLED: not needed"
@@ -101,7 +101,7 @@ def test_jobs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     assert submitted == "holdfast: submitted: double of default, PENDING"
     again = furnished.run("jobs", "submit", "double", "--id", "one", "--payload", "1", "--idempotency-key", "k")
     assert again[:2] == (0, "one\n")
-    assert again.err.splitlines() == [warning, "holdfast: was there already: double of default, PENDING", store]
+    assert again.err.splitlines() == [warning, "holdfast: existed already: double of default, PENDING", store]
     other = furnished.run("jobs", "submit", "double", "--payload", "2", "--idempotency-key", "k")
     assert (other.code, "was used for another job" in other.err) == (1, True)
     for number in range(3):
@@ -118,7 +118,7 @@ def test_jobs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     assert (counts["jobs"]["PENDING"], counts["workers"]) == (4, 0)
     assert furnished.run("jobs", "stats", "--tenant", "acme").out.splitlines()[1].split() == ["PENDING", "3"]
     late = furnished.run("jobs", "follow", "one", "--timeout", "0.3")
-    assert (late.code, late.out.splitlines()[-1]) == (124, "one is PENDING, and not over yet")
+    assert (late.code, late.out.splitlines()[-1]) == (124, "one is PENDING and has not finished yet")
 
 
 def test_a_payload_comes_from_the_line_a_file_or_standard_input(furnished: Shell) -> None:
@@ -147,11 +147,11 @@ def test_a_payload_comes_from_the_line_a_file_or_standard_input(furnished: Shell
         (("submit", "double", "--timeout", "0"), 64, "timeout: 0 s is out of range"),
         (("submit", "double", "--deadline", "nan"), 64, "deadline: nan is not a length of time"),
         (("submit", "double", "--deadline", "-1"), 64, "deadline: -1 s is out of range"),
-        (("submit", "double", "--label", "x"), 64, "label: 'x' is not one more NAME=TEXT"),
+        (("submit", "double", "--label", "x"), 64, "label: 'x' is not a new NAME=TEXT"),
         (("submit", "double", "--label", "x=1", "--label", "x=2"), 64, "give each name once"),
         (("submit", "double", "--pool", "a.b"), 64, "pool: 'a.b' is not a name"),
         (("list", "--state", "nope"), 64, "'nope' is no state; use one of PENDING"),
-        (("list", "--after", "x"), 64, "after: is not a place in a list"),
+        (("list", "--after", "x"), 64, "after: is not a cursor in a list"),
         (("list", "--limit", "0"), 64, "--limit"),
         (("list", "--database", "mysql://h/db"), 64, "--database: 'mysql://h/db' cannot be used here"),
         (("show", "nobody"), 1, "there is no job 'nobody'"),
@@ -191,7 +191,7 @@ def test_a_command_with_another_prefix_of_keys_is_refused_until_the_plane_is_swi
     switched = shell.run("up", "--switch-keys", *place)
     assert (switched.code, switched.err) == (
         0,
-        "holdfast: the keys of the plane begin with holdfast:; until now with acme:\n",
+        "holdfast: the keys of the plane have the prefix holdfast:; until now acme:\n",
     )
     assert shell.run("jobs", "submit", "t", "--id", "one", *place).code == 0
 
@@ -205,7 +205,7 @@ def test_a_cancel_that_nobody_would_hear_is_refused_and_a_switch_makes_it_heard(
     switched = shell.run("up", "--switch-bus", *place)
     assert (switched.code, switched.err) == (
         0,
-        "holdfast: the plane speaks through the database; until now through NATS, in the stream MINE\n",
+        "holdfast: the plane uses the database; until now NATS, in the stream MINE\n",
     )
     assert shell.run("jobs", "submit", "t", "--id", "one", *place).code == 0
     assert shell.run("jobs", "cancel", "one", *place).code == 0

@@ -153,7 +153,7 @@ def test_the_lock_is_kept_until_everything_the_command_started_has_ended(shell: 
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "early\n"
-    assert "the lease is kept until what it started has too" in process.stderr.readline()
+    assert "the lease is kept until its children have ended" in process.stderr.readline()
     with shell.locks() as locks:
         assert locks.inspect("job").held
         (shell.directory / "gate").write_text("go\n")

@@ -117,7 +117,7 @@ def test_a_port_that_is_taken_is_said_with_the_flag_that_changes_it() -> None:
         with pytest.raises(BadInput) as refused, probing.opened(settings):
             raise AssertionError("two on one port")
     assert str(refused.value).startswith(f"probe-port: {port} is in use")
-    assert "--probe-port 0 for any; --no-probe does without it" in str(refused.value)
+    assert "--probe-port 0 for any; --no-probe disables it" in str(refused.value)
 
 
 def test_without_an_http_server_a_plane_says_what_to_install_and_a_worker_works_without(
@@ -128,7 +128,7 @@ def test_without_an_http_server_a_plane_says_what_to_install_and_a_worker_works_
     with pytest.raises(BadInput, match=r"probe: needs uvicorn, which is not installed.*holdfast\[plane\].*--no-probe"):
         probing.opened(settings).__enter__()
     with pytest.raises(BadInput, match="api: needs uvicorn"):
-        check_http("api", "leave it out with --only")
+        check_http("api", "exclude it with --only")
     said: list[tuple[str, str]] = []
 
     def worker(chosen: Settings) -> WorkerProcess:

@@ -43,7 +43,7 @@ def test_that_nothing_is_held_is_said(shell: Shell) -> None:
     shell.make_store()
     line = f"holdfast: lease store: {shell.url} (from $HOLDFAST_URL)\n"
     assert shell.run("locks") == (0, "no lock is held\n", line)
-    assert shell.run("locks", "x:") == (0, "no lock is held whose name begins with x:\n", line)
+    assert shell.run("locks", "x:") == (0, "no lock with the prefix x: is held\n", line)
     assert shell.run("locks", "--json").json == []
 
 
@@ -104,7 +104,7 @@ def test_releasing_a_free_lock_does_nothing_and_says_so(shell: Shell) -> None:
     shell.make_store()
     line = f"holdfast: lease store: {shell.url} (from $HOLDFAST_URL)\n"
     done = shell.run("release", "n", "--reason", "x", "--yes")
-    assert done == (1, "", f"{line}holdfast: nobody holds n; nothing was done\n")
+    assert done == (1, "", f"{line}holdfast: n is free; nothing was done\n")
     told = shell.run("release", "n", "--reason", "x", "--yes", "--json").json
     assert told == {"key": "n", "released": False, "store": shell.url, "source": "$HOLDFAST_URL"}
     assert shell.run("audit") == (0, "no lock was ever released by force\n", line)
@@ -117,7 +117,7 @@ def test_releasing_a_free_lock_does_nothing_and_says_so(shell: Shell) -> None:
         ("--reason", "  ", "--yes"),
         (
             "--reason",
-            "no terminal to ask on",
+            "no terminal for confirmation",
         ),
     ],
 )

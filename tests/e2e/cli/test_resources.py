@@ -22,7 +22,7 @@ def taken(shell: Shell, tenant: str, resource: str, mode: str = "exclusive") -> 
 def test_a_resource_that_nobody_gives_back_is_found_taken_away_and_on_record(shell: Shell) -> None:
     furnish(shell)
     assert shell.run("up", "--prepare").code == 0
-    assert shell.run("resources", "list").out == "nobody holds a resource\n"
+    assert shell.run("resources", "list").out == "no resource is held\n"
     grants = [taken(shell, tenant, "db/main") for tenant in ("acme", "globex")]
     first = shell.run("resources", "list", "--limit", "1", "--json").json
     rest = shell.run("resources", "list", "--after", first["next"], "--json").json
@@ -37,7 +37,7 @@ def test_a_resource_that_nobody_gives_back_is_found_taken_away_and_on_record(she
     assert (unsure.code, unsure.out) == (64, "")
     assert "add --yes if you are sure" in unsure.err
     done = shell.run(*release, "--yes")
-    assert (done.code, done.out) == (0, f"taken from of acme, fence {grants[0].holder.fence}, exclusive\n")
+    assert (done.code, done.out) == (0, f"released of acme, fence {grants[0].holder.fence}, exclusive\n")
     again = shell.run(*release, "--yes", "--json")
     assert (again.code, again.json) == (1, {"broken": []})
     assert [each["tenant"] for each in shell.run("resources", "list", "--json").json["items"]] == ["globex"]
@@ -49,7 +49,7 @@ def test_a_resource_that_nobody_gives_back_is_found_taken_away_and_on_record(she
         grants[0].holder.fence,
     )
     assert "its host is gone" in shell.run("resources", "audit").out
-    assert shell.run("resources", "audit", "--tenant", "globex").out == "no resource was ever taken away by force\n"
+    assert shell.run("resources", "audit", "--tenant", "globex").out == "no resource was ever released by force\n"
 
 
 def test_one_of_several_holders_is_taken_out_by_its_fence(shell: Shell) -> None:
@@ -60,7 +60,7 @@ def test_one_of_several_holders_is_taken_out_by_its_fence(shell: Shell) -> None:
     assert len(shell.run(*words, "--json").json["broken"]) == 1
     left = shell.run("resources", "list", "--resource", "db", "--json").json["items"]
     assert [each["fence"] for each in left] == [readers[0].holder.fence, readers[2].holder.fence]
-    assert shell.run("resources", "list", "--resource", "other").out == "nobody holds it\n"
+    assert shell.run("resources", "list", "--resource", "other").out == "the resource is free\n"
 
 
 def test_what_cannot_be_right_is_said(shell: Shell) -> None:
@@ -69,8 +69,8 @@ def test_what_cannot_be_right_is_said(shell: Shell) -> None:
     for words, said in (
         (("release", "db", "--reason", " ", "--yes"), "reason: is empty"),
         (("release", " ", "--reason", "why", "--yes"), "resource: is blank"),
-        (("list", "--after", "5~x"), "after: is not a place"),
-        (("audit", "--after", "x"), "after: is not a place"),
+        (("list", "--after", "5~x"), "after: is not a cursor"),
+        (("audit", "--after", "x"), "after: is not a cursor"),
     ):
         done = shell.run("resources", *words)
         assert (done.code, said in done.err) == (64, True), done.err

@@ -168,7 +168,7 @@ def test_the_policy_of_the_risk_class_decides_what_a_store_error_means(shell: Sh
 def test_a_private_store_is_called_by_its_name(shell: Shell) -> None:
     done = shell.run("run", "n", "--url", "memory://", "--", "echo", "ran")
     assert (done.code, done.out) == (0, "ran\n")
-    assert "keeps nobody else out" in done.err
+    assert "excludes no other process" in done.err
 
 
 @pytest.mark.requires("R39")

@@ -84,7 +84,7 @@ def test_on_a_terminal_a_no_writes_nothing(shell: Shell) -> None:
     with shell.locks() as locks:
         locks.ping()
     with closing(Typing(shell, "runbook", "before-ttl-change", "--url", shell.url)) as typing:
-        typing.sees("Is that a store for trying things out?")
+        typing.sees("Is that a test store?")
         typing.type("n\r")
         assert typing.ends() == 1
         assert "proved" not in typing.shown

@@ -68,7 +68,7 @@ def test_a_run_from_its_start_over_an_approval_to_its_end(furnished: Shell) -> N
     until(waits, "a run that waits for somebody")
     unfinished = furnished.run("runs", "follow", "r1", "--timeout", "0.1")
     assert unfinished.code == 124
-    assert unfinished.out.splitlines()[-1] == "r1 is waiting, and not over yet"
+    assert unfinished.out.splitlines()[-1] == "r1 is waiting and has not finished yet"
     assert unfinished.out.splitlines()[-2].endswith("holdfast approvals show r1:ask@1")
     tree = furnished.run("runs", "show", "r1").out.splitlines()
     assert tree[0].startswith("refund v1 waiting  r1  fence ")
@@ -78,7 +78,7 @@ def test_a_run_from_its_start_over_an_approval_to_its_end(furnished: Shell) -> N
         "⏸ ask approval waiting",
         "· pay double pending",
     ]
-    assert "3 of 3 items over" in tree[2]
+    assert "3 of 3 items finished" in tree[2]
     assert tree[3].endswith("holdfast approvals show r1:ask@1")
     assert tree[5] == 'input   {"order": 21, "amounts": [1, 2, 3]}'
     assert furnished.run("approvals", "approve", "r1:ask@1", "--as", "boss").code == 0
@@ -96,7 +96,7 @@ def test_a_run_from_its_start_over_an_approval_to_its_end(furnished: Shell) -> N
     assert (whole[-1]["run"]["status"], whole[-1]["run"]["output"]) == ("succeeded", 84)
     assert [child["output"] for child in whole[-1]["run"]["steps"]["each"]["children"]] == [2, 4, 6]
     over = furnished.run("runs", "cancel", "r1")
-    assert (over.code, over.out) == (1, "r1 is over already: succeeded\n")
+    assert (over.code, over.out) == (1, "r1 has already finished: succeeded\n")
     assert up.end().code == 0
 
 
@@ -119,7 +119,7 @@ def test_a_run_that_fails_says_where_and_can_be_run_again_with_what_went_well(fu
     assert told.err.startswith(f"holdfast: a new run of {run}: pending\nholdfast: database: ")
     twice = furnished.run("runs", "rerun", run, "--idempotency-key", "k")
     assert (twice.code, twice.out) == (0, told.out)
-    assert twice.err.startswith(f"holdfast: was run again before of {run}: ")
+    assert twice.err.startswith(f"holdfast: an earlier rerun of {run}: ")
     assert up.end().code == 0
 
 
@@ -130,7 +130,7 @@ def test_following_is_a_live_tree_on_a_terminal(furnished: Shell) -> None:
         typing.sees("started: refund version 1")
         typing.sees("⏸ ")
         typing.sees("ask")
-        typing.sees("Ctrl-C stops looking, not the run")
+        typing.sees("Ctrl-C stops following, not the run")
         assert furnished.run("approvals", "approve", "r1:ask@1", "--as", "boss").code == 0
         typing.sees("✔ ")
         typing.sees("pay")
@@ -155,7 +155,7 @@ def test_runs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     (shown,) = furnished.run("runs", "workflows", "--json").json["items"]
     assert (shown["name"], shown["version"], shown["scope"]) == ("refund", 1, "*")
     head, line = furnished.run("runs", "workflows").out.splitlines()
-    assert (head.split()[:3], line.split()[:3]) == (["WORKFLOW", "VERSION", "FOR"], ["refund", "1", "everybody"])
+    assert (head.split()[:3], line.split()[:3]) == (["WORKFLOW", "VERSION", "FOR"], ["refund", "1", "all"])
     whole = furnished.run("runs", "workflows", "refund", "--json").json
     assert shown == {name: value for name, value in whole.items() if name != "definition"}
     assert (shown["steps"], shown["risk"], set(whole["definition"]["steps"])) == (
@@ -183,10 +183,10 @@ def test_runs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     assert rest["next"] is None
     table = furnished.run("runs", "list", "--status", "pending", "--workflow", "refund").out.splitlines()
     assert table[1].split()[:5] == [ids[2], "default", "refund", "v1", "pending"]
-    assert furnished.run("runs", "list", "--status", "failed").out == "there are no such runs\n"
+    assert furnished.run("runs", "list", "--status", "failed").out == "no run matches\n"
     assert furnished.run("runs", "rerun", ids[0]).code == 1
     asked = furnished.run("runs", "cancel", ids[0], "--reason", "enough")
-    assert (asked.code, asked.out) == (0, f"asked for the end of {ids[0]}, which is pending\n")
+    assert (asked.code, asked.out) == (0, f"cancellation requested for {ids[0]} (pending)\n")
     missing = furnished.run("runs", "show", "nobody")
     assert missing[:2] == (1, "")
     assert missing.err.startswith("holdfast: there is no run 'nobody' (database: ")
@@ -211,7 +211,7 @@ def test_every_problem_of_a_file_has_its_own_line_with_its_place(furnished: Shel
     assert furnished.run("up", "--prepare").code == 0
     assert furnished.run("runs", "workflows", "--json").json == {"items": []}
     fine = furnished.run("runs", "define", "refund.yaml", "--check")
-    assert fine == (0, "", "holdfast: refund makes sense: 4 steps, risk class low\n")
+    assert fine == (0, "", "holdfast: refund is valid: 4 steps, risk class low\n")
     assert furnished.run("runs", "workflows", "--json").json == {"items": []}
     bad: list[tuple[tuple[str, ...], str]] = [
         (("define", "nothing.yaml"), "cannot be read"),

@@ -89,7 +89,7 @@ def test_release_asks_and_no_means_no(shell: Shell) -> None:
             session.sees("Fence its holder out? [y/N]:")
             session.type("n\r")
             assert session.ends() == 1
-            session.sees("not done")
+            session.sees("aborted")
         lease.renew()
         assert locks.audit() == []
 

@@ -53,7 +53,7 @@ def test_a_ledger_gives_a_table_sentences_and_json(shell: Shell, day: Path) -> N
     done = shell.run("tune", "--history", "audit", "--slo", "30s")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0] == "evidence: audit"
+    assert lines[0] == "data: audit"
     assert lines[1].split()[:6] == ["FAMILY", "CLASS", "HOLDS", "P50", "P95", "P99"]
     job = next(line for line in lines if line.startswith("scheduler.job"))
     assert job.split()[1] == "600"
@@ -68,11 +68,11 @@ def test_a_ledger_gives_a_table_sentences_and_json(shell: Shell, day: Path) -> N
 
 def test_the_ledger_of_the_settings_is_taken_when_no_source_is_named(shell: Shell, day: Path) -> None:
     (shell.directory / "holdfast.toml").write_text('[audit]\npath = "audit"\n')
-    assert "evidence: audit" in shell.run("tune").out
+    assert "data: audit" in shell.run("tune").out
     (shell.directory / "holdfast.toml").write_text('[audit]\npath = "elsewhere"\n')
     done = shell.run("tune")
     assert (done.code, done.out) == (64, "")
-    assert "there is none: no source is named, and the settings have no audit ledger yet" in done.err
+    assert "is not given: no source is named, and the settings have no audit ledger yet" in done.err
 
 
 @pytest.mark.requires("R116", "R138")
@@ -95,7 +95,7 @@ def test_what_is_applied_is_what_was_shown_and_then_the_check_passes(shell: Shel
     assert "job_ttl = 60" in (shell.directory / "holdfast.toml.before").read_text()
     again = shell.run("tune", "--history", "audit", "--check")
     assert again.code == 0
-    assert "what is set agrees with the evidence" in again.out
+    assert "the settings agree with the data" in again.out
     assert "nothing to change" in shell.run("tune", "--history", "audit", "--apply").out
     assert shell.run("up", "--check").code == 0, "a plane takes the promise now"
     path.write_text(path.read_text().replace("lock_failures = 4", "lock_failures = 1"))
@@ -117,7 +117,7 @@ def test_a_check_that_could_judge_nothing_is_not_passed(shell: Shell) -> None:
     (shell.directory / "audit" / "a.000001.jsonl").write_text('{"kind":"granted","at_ns":5,"key":"k","fence":1}\n')
     done = shell.run("tune", "--history", "audit", "--check")
     assert done.code == 1
-    assert "nothing could be judged: there is not enough data" in done.out
+    assert "no judgement: there is not enough data" in done.out
 
 
 def test_a_picture_is_written(shell: Shell, day: Path) -> None:
@@ -136,8 +136,8 @@ def test_a_picture_is_written(shell: Shell, day: Path) -> None:
         (["--hold-p99", "999999999d", "--jitter", "1s"], 64, "out of range"),
         (["--hold-p99", "18s"], 64, "--jitter: is missing"),
         (["--jitter", "4s"], 64, "--hold-p99: is missing"),
-        (["--hold-p99", "18s", "--jitter", "1s", "--apply"], 64, "is for a calculation by hand"),
-        (["--metrics", "http://x/metrics", "--history", "audit"], 64, "more than one source is named"),
+        (["--hold-p99", "18s", "--jitter", "1s", "--apply"], 64, "belongs to a manual calculation"),
+        (["--metrics", "http://x/metrics", "--history", "audit"], 64, "cannot be combined with another source"),
         (["--history", "nowhere"], 64, "nowhere does not exist"),
         (["--metrics", "file:///etc/passwd"], 64, "--metrics: is not an address of a server"),
         (["--metrics", "http://127.0.0.1:1/metrics"], 69, "could not be reached"),
@@ -156,7 +156,7 @@ def test_bad_input_is_said_and_nothing_is_written(shell: Shell, words: list[str]
 def test_a_family_that_nobody_knows_and_a_jitter_that_cannot_be_are_refused(shell: Shell, day: Path) -> None:
     unknown = shell.run("tune", "--history", "audit", "--family", "nobody")
     assert unknown.code == 64
-    assert "'nobody' is not in the evidence, nor in the plane" in unknown.err
+    assert "'nobody' is neither in the data nor in the plane" in unknown.err
     wide = shell.run("tune", "--history", "audit", "--retry-jitter", "2s")
     assert (wide.code, wide.out) == (64, "")
     assert "not below the base" in wide.err

@@ -63,7 +63,7 @@ def test_a_plane_comes_up_answers_drains_and_goes(furnished: Shell) -> None:
     assert [each["event"] for each in up.events] == ["started", "draining", "ended"]
     assert up.said("ended")[0]["finished"] is True
     assert furnished.run("locks", "holdfast:", "--url", "sqlite:///plane.db").out == (
-        "no lock is held whose name begins with holdfast:\n"
+        "no lock with the prefix holdfast: is held\n"
     )
 
 
@@ -211,7 +211,7 @@ def test_a_busy_port_is_said_before_anything_is_opened(furnished: Shell) -> None
         (("--only", ""), 64, "--only: '' is no part"),
         (("--app", "nowhere:app"), 64, "there is no module 'nowhere'"),
         (("--app", "works:nothing"), 64, "use works:app"),
-        (("--sample",), 64, "--sample: is given with the app works:app"),
+        (("--sample",), 64, "--sample: cannot be combined with the app works:app"),
         (("--port", "99999"), 64, "--port: api.port: 99999 is out of range"),
         (("--host", "203.0.113.7"), 64, "no tokens authenticate callers"),
         (("--workers", "0"), 64, "--workers: worker.count: 0 is out of range"),
@@ -233,14 +233,14 @@ def test_without_an_app_there_are_no_workers_and_it_says_so(shell: Shell) -> Non
     try:
         typing.sees("open")
         typing.sees("http://127.0.0.1:")
-        typing.sees("none here; give --app module:name")
+        typing.sees("none here; use --app module:name")
         typing.type("\x03")
-        typing.sees("ended; everything that was begun is finished")
+        typing.sees("ended; all started work is finished")
         assert typing.ends() == 0
     finally:
         typing.close()
     asked = shell.run("up", "--only", "worker", "--database", "sqlite:///plane.db")
-    assert (asked.code, "--app: is missing, and workers are wanted" in asked.err) == (64, True)
+    assert (asked.code, "--app: is missing, and workers need it" in asked.err) == (64, True)
 
 
 @pytest.mark.parametrize(
@@ -269,13 +269,13 @@ def test_what_it_tells_one_to_type_finds_this_plane(shell: Shell, given: tuple[s
 def test_the_sample_has_something_to_see_on_a_terminal(shell: Shell) -> None:
     typing = Typing(shell, "up", "--sample", "--port", "0", "--database", "sqlite:///plane.db")
     try:
-        typing.sees("the plane is up")
+        typing.sees("the plane is running")
         typing.sees("agents of three tenants plan, call tools and report")
         typing.sees("holdfast jobs submit agent.plan")
         typing.sees("RUNNING")
         typing.sees("SUCCEEDED")
         typing.type("\x03")
-        typing.sees("ending: nothing more is begun")
+        typing.sees("ending: no new work starts")
         typing.sees("ended")
         assert typing.ends() == 0
     finally:
@@ -304,7 +304,7 @@ def test_check_prints_every_setting_and_where_it_came_from(furnished: Shell) -> 
     [
         (("--only", "sheduler"), "--only: 'sheduler' is no part"),
         (("--app", "nowhere:app"), "there is no module 'nowhere'"),
-        (("--sample",), "--sample: is given with the app works:app"),
+        (("--sample",), "--sample: cannot be combined with the app works:app"),
     ],
 )
 def test_check_looks_at_parts_and_the_app_too(furnished: Shell, words: tuple[str, ...], said: str) -> None:

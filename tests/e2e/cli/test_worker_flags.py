@@ -16,7 +16,7 @@ from support.cli.sessions import Shell, until
     [
         (("--leases", "http://h"), "--leases: 'http://h' cannot be used here"),
         (("--url", "http://h"), "--url: leases: 'http://h' cannot be used here"),
-        (("--url", "redis://a", "--leases", "redis://b"), "--url: names another store than --leases"),
+        (("--url", "redis://a", "--leases", "redis://b"), "--url: differs from --leases"),
         (("--concurrency", "0"), "--concurrency: worker.concurrency: 0 is out of range"),
         (("--pool", "a b"), "--pool: worker.pools: 'a b' is not a name"),
         (("--lease-ttl", "0"), "--lease-ttl: worker.lease_ttl: 0 s is out of range"),
@@ -48,6 +48,6 @@ def test_a_name_is_one_workers_until_that_has_left_or_died(shell: Shell) -> None
     shell.finish(first)
     third = shell.start(*words)  # at once, though the registry still takes the first for alive
     assert third.stderr is not None
-    assert "worker ada takes jobs of default" in third.stderr.readline()
+    assert "worker ada serves default" in third.stderr.readline()
     third.terminate()
     assert shell.finish(third).code == 0

@@ -109,7 +109,7 @@ async def test_a_signal_lets_what_runs_finish_and_the_exit_code_says_so(crowd: F
     assert (await crowd.result(job, worker)).body["status"] == "succeeded"
     assert worker.events()[-1] == {
         "event": "ended",
-        "text": "ended; everything was finished",
+        "text": "ended; all work was finished",
         "interrupted": 0,
         "stuck": 0,
     }

@@ -165,7 +165,7 @@ def test_a_plane_can_work_with_leases_of_any_length_that_a_drill_takes(tmp_path:
         (("rolling-restart", "--config", "plane.toml"), "database sqlite:///plane.db is not marked"),
         (("kill", "--config", "plane.toml", "--ttl", "nan"), "--ttl"),
         (("kill", "--config", "slow.toml", "--ttl", "5"), "scheduler.job_renew_every"),
-        (("mark", "--config", "plane.toml", "--url", "redis://leases"), "choose one of them"),
+        (("mark", "--config", "plane.toml", "--url", "redis://leases"), "use one of them"),
         (("mark", "--config", "plane.toml", "--for", "0"), "--for"),
         (("unmark", "--config", "missing.toml"), "cannot be read"),
     ],

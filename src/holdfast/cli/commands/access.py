@@ -1,4 +1,4 @@
-"""`holdfast access`: the least that Holdfast needs of a server, as text for that server. See docs/security.md."""
+"""`holdfast access`: least-privilege accounts for a server, as text for that server. See docs/security.md."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast access redis --prefix app: | redis-cli",
         "[dim]$[/dim] holdfast access postgres | psql plane",
         "[dim]$[/dim] holdfast access nats --out holdfast-accounts.conf",
-        "No account can be used before you give it a password. What each may do: docs/security.md",
+        "An account is unusable until you set its password. Permissions of each: docs/security.md",
     )
 )
 
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here instead of printing.")]
-Begins = Annotated[str, typer.Option("--name", metavar="NAME", help="What the names of the accounts begin with.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead of stdout.")]
+Begins = Annotated[str, typer.Option("--name", metavar="NAME", help="Prefix of the account names.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    access = typer.Typer(no_args_is_help=True, help="Accounts with the least that Holdfast needs.", epilog=EPILOG)
+    access = typer.Typer(no_args_is_help=True, help="Print least-privilege accounts for servers.", epilog=EPILOG)
     for command in (redis, postgres, nats):
         access.command()(command)
     app.add_typer(access, name="access", rich_help_panel=None)
@@ -40,16 +40,16 @@ def add_to(app: typer.Typer) -> None:
 def redis(
     config: Config = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", metavar="P", help="What lock names begin with. [dim](those of the plane)[/dim]")
+        str, typer.Option("--prefix", metavar="P", help="Prefix of lock keys. [dim](the plane's keys)[/dim]")
     ] = "",
     namespace: Annotated[
         str, typer.Option("--namespace", metavar="N", help="The ?namespace= of the store's URL.")
     ] = "holdfast",
     data: Annotated[
-        str | None, typer.Option("--data", metavar="P", help="A user for guarded keys that begin so, too.")
+        str | None, typer.Option("--data", metavar="P", help="Add a user for guarded keys with this prefix.")
     ] = None,
     channel: Annotated[
-        str | None, typer.Option("--channel", metavar="P", help="With --data: channels of guarded messages.")
+        str | None, typer.Option("--channel", metavar="P", help="With --data: channel prefix of guarded messages.")
     ] = None,
     name: Begins = "holdfast",
     out: Out = None,
@@ -64,12 +64,10 @@ def redis(
 
 
 def postgres(
-    schema: Annotated[
-        str, typer.Option("--schema", metavar="S", help="The plane's schema, which is its own.")
-    ] = "holdfast",
+    schema: Annotated[str, typer.Option("--schema", metavar="S", help="The schema of the plane.")] = "holdfast",
     guarded: Annotated[
         list[str] | None,
-        typer.Option("--guarded", metavar="TABLE", help="Instead, a writer of this guarded table; repeatable."),
+        typer.Option("--guarded", metavar="TABLE", help="Print a writer of this guarded table instead; repeatable."),
     ] = None,
     name: Begins = "holdfast",
     out: Out = None,

@@ -1,4 +1,4 @@
-"""`holdfast approvals`: what waits for a person, and the decision about it. On the database itself."""
+"""`holdfast approvals`: list pending approvals and decide them. Uses the database directly."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ if TYPE_CHECKING:
     from holdfast.plane.process.components import Components
     from holdfast.plane.service.service import Caller
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="What waits, as the list names it.", show_default=False)]
-Who = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="Who decides. [dim](default: you, at this host)[/dim]")
+JobId = Annotated[
+    str, typer.Argument(metavar="JOB", help="The job of the approval, from the list.", show_default=False)
 ]
-Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; kept with the decision.", show_default=False)]
+Who = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="Name of the approver. [dim](default: user@host)[/dim]")
+]
+Note = Annotated[
+    str, typer.Option("--note", metavar="TEXT", help="Reason; stored with the decision.", show_default=False)
+]
 Revision = Annotated[
-    int | None, typer.Option("--revision", metavar="N", help="Only if it is still the one that you looked at.")
+    int | None, typer.Option("--revision", metavar="N", help="Decide only if the approval still has this revision.")
 ]
 
-_VERDICTS: Final = {"approve": "Approve: the job goes on.", "reject": "Reject: the job is denied."}
+_VERDICTS: Final = {"approve": "Approve: the job continues.", "reject": "Reject: the job is denied."}
 
 EPILOG: Final = "\n\n".join(
     (
@@ -35,19 +39,19 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast approvals list",
         "[dim]$[/dim] holdfast approvals approve 019c2a…:ok@1 --note 'checked with billing'",
         "[dim]$[/dim] holdfast approvals list --json | jq -r '.items[].job'",
-        "Whoever asked for something cannot decide about it.",
-        "Exit codes: 0 done; 1 refused, decided otherwise, or not there; 69 a store is down; 75 busy: try again.",
+        "The requester of an approval cannot decide it.",
+        "Exit codes: 0 done; 1 refused, decided otherwise, or not found; 69 a store is down; 75 busy: try again.",
     )
 )
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    approvals = typer.Typer(no_args_is_help=True, help="Decide what waits for a person.", epilog=EPILOG)
+    approvals = typer.Typer(no_args_is_help=True, help="List and decide pending approvals.", epilog=EPILOG)
     approvals.command("list")(list_)
     approvals.command("show")(show)
     for verdict, effect in _VERDICTS.items():
-        approvals.command(verdict, help=f"{effect} The same decision again changes nothing.")(_deciding(verdict))
+        approvals.command(verdict, help=f"{effect} Repeating the same decision changes nothing.")(_deciding(verdict))
     app.add_typer(approvals, name="approvals", rich_help_panel=None)
 
 
@@ -62,7 +66,7 @@ def list_(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List what waits for a person, the oldest first; decided ones, the newest first. A whole message is in show."""
+    """List pending approvals, oldest first, or decided ones, newest first. Use show for the whole message."""
     from holdfast.cli.output.runs import approval_line, approval_table
     from holdfast.plane.jobs.queries import place_of
 
@@ -72,7 +76,7 @@ def list_(
         page = await components.flows.approvals(caller, tenant=tenant, status=wanted, after=place, limit=limit)
         following = None if page.after is None else page.after.text
         table = partial(approval_table, now_ns=components.clock.now().wall)
-        empty = "nothing waits for anybody" if status == "waiting" else "there is nothing of that kind"
+        empty = "no approval is pending" if status == "waiting" else "no approval found"
         put_page(page.items, following, approval_line, table, empty=empty, json=json)
         return Exit.OK
 
@@ -80,7 +84,7 @@ def list_(
 
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
-    """Show what is to be decided, or was. Exits 1 when there is nothing."""
+    """Show one approval. Exits 1 if it does not exist."""
     from holdfast.cli.output.jobs import as_json, short
     from holdfast.cli.output.runs import approval_dict, approval_rows
 
@@ -102,7 +106,7 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
 
 
 def _deciding(verdict: str) -> Callable[..., int]:
-    """The command that makes this decision."""
+    """The command for this decision."""
 
     def decide(
         job: JobId,
@@ -146,7 +150,7 @@ async def _decide(
     if json:
         put_json({"taken": decided.taken, **approval_dict(decided.approval), "state": str(decided.job.state)})
     elif decided.taken:
-        out().print(cell(f"{decided.approval.status} {job}, which is {decided.job.state} now"))
+        out().print(cell(f"{decided.approval.status} {job} (now {decided.job.state})"))
     else:
-        out().print(cell(f"{job} was {decided.approval.status} already, by {decided.approval.decided_by}"))
+        out().print(cell(f"{job} was already {decided.approval.status} by {decided.approval.decided_by}"))
     return Exit.OK

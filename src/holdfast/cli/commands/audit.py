@@ -1,4 +1,4 @@
-"""`holdfast history` and `holdfast check`: what an audit ledger says about one key, and whether any rule was broken."""
+"""`holdfast history` and `holdfast check`: the lock history of one key, and a check of all rules, from a ledger."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def history(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Show who held a lock, under which fences, and why it was lost, from an audit ledger.
+    """Show the holders of a lock with their fences, and why leases were lost, from an audit ledger.
 
-    With --at: who held it at that moment; exits 1 when nobody did.
+    With --at: the holder at that moment; exits 1 if there was none.
     """
     at_ns, since_ns, until_ns = (
         None if text is None else moment_ns(option, text)
@@ -95,13 +95,13 @@ def check_ledger(
     family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only locks of this family.")] = None,
     since: Annotated[str | None, typer.Option(metavar=WHEN, help="Only records after it: 15m, 14:03.")] = None,
     until: Annotated[str | None, typer.Option(metavar=WHEN, help="Only records before it.")] = None,
-    skew: Annotated[float, duration_option(help="How far the clocks of the hosts may be apart.")] = 0.0,
+    skew: Annotated[float, duration_option(help="Maximum clock difference between the hosts.")] = 0.0,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Check that no promise was broken: fences rise, no two hold at once, no stale write was accepted.
+    """Check every promise: fences rise, no two owners hold a lock concurrently, no stale write was accepted.
 
-    Exits 0 when every rule holds and 1 when one is broken; then the two records that conflict are shown.
+    Exits 0 if all rules hold, and 1 if one is violated, with the two conflicting records.
     """
     skew_ns = duration_ns("skew", skew, high_ns=3600 * NS)
     wanted = Wanted(
@@ -152,24 +152,24 @@ def _print_verdict(verdict: LedgerVerdict) -> None:
 
 
 def ledger_path(given: Path | None, config: str | None) -> Path:
-    """The ledger that was named, else the one that the plane's settings name."""
+    """The given ledger, else the one of the plane's settings."""
     if given is not None:
         return given
     path = settings(config).audit_path
     if path is None:
-        raise BadInput("ledger", "is not given, and the plane's settings keep none", "give the directory of a ledger")
+        raise BadInput("ledger", "is not given, and the plane's settings have none", "give the directory of a ledger")
     return Path(path)
 
 
 def _print_losses(losses: Sequence[HoldInterval]) -> None:
-    """Losing a lease breaks no promise; but whoever checks a ledger wants to know of it."""
+    """Print lost leases: they violate no rule, but are worth knowing."""
     if not losses:
         return
     reasons = Counter(hold.loss.reason or "no reason recorded" for hold in losses if hold.loss is not None)
     shown = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
     noun = "lease was" if len(losses) == 1 else "leases were"
     print()
-    out().print(cell(f"{len(losses):,} {noun} lost ({shown}); holdfast history KEY says why", "bold"), soft_wrap=True)
+    out().print(cell(f"{len(losses):,} {noun} lost ({shown}); holdfast history KEY explains", "bold"), soft_wrap=True)
     for hold in losses[-_SHOWN_LOSSES:]:
         out().print(cell(f"    {loss_line(hold)}"), soft_wrap=True)
     if len(losses) > _SHOWN_LOSSES:
@@ -181,13 +181,13 @@ def _times(count: int, one: str, many: str) -> str:
 
 
 def say_findings(findings: Findings) -> None:
-    """What is missing from a ledger is said, because an answer from it is only as good as that."""
+    """Print what is missing from a ledger, because it limits every answer."""
     for each in findings.skipped[:_SHOWN_SKIPPED]:
         say(str(each))
     if findings.damaged > _SHOWN_SKIPPED:
-        say(f"… {findings.damaged:,} lines were skipped in all")
+        say(f"… {findings.damaged:,} lines were skipped in total")
     if findings.dropped:
-        say(f"{findings.dropped:,} records could not be written at the time; the ledger is incomplete by those")
+        say(f"{findings.dropped:,} records could not be written at the time; the ledger lacks them")
 
 
 def _answer(key: str, at_ns: int, found: Sequence[tuple[HeldAt, HoldInterval]], *, as_json: bool) -> int:
@@ -196,9 +196,9 @@ def _answer(key: str, at_ns: int, found: Sequence[tuple[HeldAt, HoldInterval]], 
         holders = [{"held": str(held), **as_dict(hold)} for held, hold in found]
         put_json({"key": key, "at": iso(at_ns), "holders": holders})
     elif not found:
-        out().print(cell(f"{key} was held by nobody at {moment}, as far as the ledger knows"), soft_wrap=True)
+        out().print(cell(f"{key} was not held at {moment}, according to the ledger"), soft_wrap=True)
     for held, hold in () if as_json else found:
-        fence = "without a fence (degraded: the store knew nothing of it)" if hold.fence is None else _fence(hold)
+        fence = "without a fence (degraded: without the store)" if hold.fence is None else _fence(hold)
         verb = "was held" if held is HeldAt.YES else "was perhaps held"
         out().print(cell(f"{key} {verb} at {moment} by {hold.owner} {fence}, {_span(hold)}"), soft_wrap=True)
     return Exit.OK if found else Exit.NO
@@ -229,7 +229,7 @@ def _span(hold: HoldInterval) -> str:
 
 
 def _fence(hold: HoldInterval) -> str:
-    return f"under fence {hold.fence}"
+    return f"with fence {hold.fence}"
 
 
 def _print_violation(found: Violation) -> None:

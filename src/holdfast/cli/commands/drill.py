@@ -1,4 +1,4 @@
-"""`holdfast drill`: break it on purpose, and see that nothing is lost. See docs/drills.md."""
+"""`holdfast drill`: deliberate failures, with a verdict. See docs/drills.md."""
 
 from __future__ import annotations
 
@@ -37,17 +37,19 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast drill rolling-restart --config staging.toml",
         "[bold]Where[/bold]",
         (
-            "In a store of its own, unless --url or --config names one; that one must be marked as a test deployment. "
+            "A drill uses its own store, unless --url or --config names one that is marked as a test deployment. "
             "kill and rolling-restart run their planes on the database, the bus and the leases of --config."
         ),
         "[bold]Exit codes[/bold]",
-        "0 everything ended as it must; 1 it did not; 64 usage, or a store that is not marked; 69, 78 no store.",
+        "0 everything ended as expected; 1 it did not; 64 usage, or an unmarked store; 69, 78 no store.",
     )
 )
 
 Config = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="The deployment, TTL and SLO of these settings.", show_default=False),
+    typer.Option(
+        "--config", metavar="FILE", help="Use the deployment, TTL and SLO of these settings.", show_default=False
+    ),
 ]
 MarkConfig = Annotated[
     str | None,
@@ -55,36 +57,36 @@ MarkConfig = Annotated[
 ]
 Store = Annotated[
     str | None,
-    typer.Option("--store", metavar="KIND", help="What to start without --url: sqlite or redis. [dim](sqlite)[/dim]"),
+    typer.Option("--store", metavar="KIND", help="Store to start without --url: sqlite, redis. [dim](sqlite)[/dim]"),
 ]
 Ttl = Annotated[
     float | None,
-    duration_option("--ttl", help="The TTL of the drill's locks. [dim](1, or as --config)[/dim]"),
+    duration_option("--ttl", help="TTL of the drill's locks. [dim](1, or from --config)[/dim]"),
 ]
 Slo = Annotated[
     float | None,
-    duration_option("--slo", help="How long a takeover may take. [dim](as --config; else the TTL + 1)[/dim]"),
+    duration_option("--slo", help="Maximum takeover time. [dim](from --config, else TTL + 1)[/dim]"),
 ]
 Duration = Annotated[
-    float | None, duration_option("--duration", help="About how long. [dim](as the drill has it)[/dim]")
+    float | None, duration_option("--duration", help="Approximate duration. [dim](depends on the drill)[/dim]")
 ]
 ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.html", help="Write a report there, with pictures.")
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report to this file.")
 ]
 Waiters = Annotated[
-    int | None, typer.Option("--waiters", metavar="N", help="How many wait for one lock. [dim](10,000)[/dim]")
+    int | None, typer.Option("--waiters", metavar="N", help="Number of waiters for one lock. [dim](10,000)[/dim]")
 ]
 Keys = Annotated[
-    int | None, typer.Option("--keys", metavar="N", help="How many locks are held at once. [dim](100,000)[/dim]")
+    int | None, typer.Option("--keys", metavar="N", help="Number of concurrent leases. [dim](100,000)[/dim]")
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Where chance comes from, where there is any.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of random choices.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands: one for each drill, `demo` for the quick one, and those that say where drills may run."""
+    """Add the commands: one for each drill, `demo` for the quick one, `mark` and `unmark`."""
     from holdfast.drills.catalog import NAMES
 
-    group = typer.Typer(help="Break it on purpose, and see that nothing is lost.", epilog=EPILOG)
+    group = typer.Typer(help="Break leases on purpose, and check that no update is lost.", epilog=EPILOG)
     group.callback(invoke_without_command=True)(listing)
     for name, shows in NAMES.items():
         group.command(name, help=shows, epilog=EPILOG)(_storm if name == "storm" else _command(name))
@@ -98,7 +100,7 @@ def listing(
     context: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Break it on purpose, and see that nothing is lost."""
+    """Break leases on purpose, and check that no update is lost."""
     if context.invoked_subcommand is not None:
         return
     from holdfast.drills.catalog import DRILLS
@@ -159,7 +161,7 @@ def _storm(
 def play(
     name: str, url: str | None, config: str | None, given: dict[str, Any], report: Path | None, *, as_json: bool
 ) -> int:
-    """Run one drill and show what came of it."""
+    """Run one drill and print its verdict."""
     from holdfast.cli.output.drills import Progress, put_verdict
     from holdfast.drills.catalog import drill
     from holdfast.drills.planner import planned
@@ -169,7 +171,7 @@ def play(
     chosen = drill(name)
     plan = planned(chosen, **_filled(chosen, url, config, given))
     if report is not None and not report.resolve().parent.is_dir():
-        raise BadInput("--report", f"{report.parent} is not a directory", "name a file in one that is there")
+        raise BadInput("--report", f"{report.parent} is not a directory", "use an existing directory")
     with _ends_in_order(), Progress(as_json=as_json) as progress:
         progress.begin(chosen, plan)
         verdict = run(chosen, plan, progress, _replay(name, plan))
@@ -183,7 +185,7 @@ def play(
 
 
 def _filled(chosen: Drill, url: str | None, config: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """What was said, and what the settings say where nothing was. Settings that are not named are not looked at."""
+    """The options, completed from the settings of --config. Other settings are not read."""
     from holdfast.drills.env.deployment import Deployment
     from holdfast.drills.env.workspace import lease_times
     from holdfast.drills.model import OWN_ONLY
@@ -202,7 +204,7 @@ def _filled(chosen: Drill, url: str | None, config: str | None, given: dict[str,
 
 
 def _replay(name: str, plan: DrillPlan) -> str:
-    """The command that does the same again, without any password."""
+    """The command that repeats the drill, without passwords."""
     from holdfast.stores.registry import redacted
 
     words = ["holdfast", "drill", name]
@@ -230,7 +232,7 @@ def _write(report: Path, verdict: DrillVerdict) -> None:
 
 @contextmanager
 def _ends_in_order() -> Iterator[None]:
-    """TERM is like Ctrl-C: whatever was started is ended, and whatever is held is given back."""
+    """Handle TERM like Ctrl-C: end all started processes, and release all locks."""
 
     def stop(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -240,7 +242,7 @@ def _ends_in_order() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        say("ended early; there is no verdict, and nothing was left behind")
+        say("ended early without a verdict; everything was cleaned up")
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -251,26 +253,28 @@ def mark(
     url: TestUrl = None,
     config: MarkConfig = None,
     seconds: Annotated[
-        float, duration_option("--for", help="How long from now; at most a week. [dim](a day)[/dim]")
+        float, duration_option("--for", help="Duration of the mark; at most a week. [dim](a day)[/dim]")
     ] = 86_400.0,
     json: Json = False,
 ) -> None:
-    """Say that a store, or all of a deployment, is there for tests: drills may run in it for a while."""
+    """Mark a store, or a whole deployment, for tests: drills may run on it for a while."""
     from holdfast.drills.permission import mark as set_mark
 
     if config is not None:
         _mark_deployment(_deployment(context, url, config), seconds, as_json=json)
         return
     if url_of(context, url) is None:
-        raise BadInput("--url", "is not given", "name the store, or with --config the deployment, that is to be broken")
+        raise BadInput("--url", "is not given", "give the store, or a deployment with --config")
     with opened(url_of(context, url), None, None, service="drill") as (locks, _store):
         look = set_mark(locks, seconds)
     if json:
         put_json(look.as_dict())
         return
-    out().print(cell(f"drills may run there for {seconds:g} s; {look.key} says so"), soft_wrap=True)
+    out().print(cell(f"drills may run there for {seconds:g} s (mark: {look.key})"), soft_wrap=True)
     if look.since is not None:
-        out().print(cell(f"marked at {moment(look.since)}; holdfast drill unmark takes it back", "dim"), soft_wrap=True)
+        out().print(
+            cell(f"marked at {moment(look.since)}; holdfast drill unmark removes the mark", "dim"), soft_wrap=True
+        )
 
 
 def _mark_deployment(deployment: Deployment, seconds: float, *, as_json: bool) -> None:
@@ -281,27 +285,27 @@ def _mark_deployment(deployment: Deployment, seconds: float, *, as_json: bool) -
     out().print(cell(f"drills may run there for {seconds:g} s:"), soft_wrap=True)
     for place in deployment.places:
         out().print(cell(f"  {place.key} {place.shown}"), soft_wrap=True)
-    out().print(cell(f"holdfast drill unmark {deployment.option} takes it back", "dim"), soft_wrap=True)
+    out().print(cell(f"holdfast drill unmark {deployment.option} removes the marks", "dim"), soft_wrap=True)
 
 
 def unmark(context: typer.Context, url: TestUrl = None, config: MarkConfig = None, json: Json = False) -> int:
-    """Say that drills may not run there any more. Exits 1 when they might not anyway."""
+    """Remove the mark: drills may no longer run there. Exits 1 if there was no mark."""
     from holdfast.drills.permission import unmark as take_mark
 
     swept: list[str] = []
     if config is not None:
         gone, swept = _deployment(context, url, config).unmark()
     elif url_of(context, url) is None:
-        raise BadInput("--url", "is not given", "name the store, or with --config the deployment, that was marked")
+        raise BadInput("--url", "is not given", "give the store, or a deployment with --config")
     else:
         with reading(url_of(context, url), None, None, service="drill") as (locks, _store):
             gone = take_mark(locks)
     if json:
         put_json({"unmarked": gone} if config is None else {"unmarked": gone, "cleared": swept})
     else:
-        out().print(cell("drills may not run there any more" if gone else "it was not marked"))
+        out().print(cell("drills may no longer run there" if gone else "it was not marked"))
         for each in swept:
-            out().print(cell(f"cleared what a drill had left: {each}"), soft_wrap=True)
+            out().print(cell(f"cleared the rest of a killed drill: {each}"), soft_wrap=True)
     return Exit.OK if gone else Exit.NO
 
 
@@ -309,5 +313,5 @@ def _deployment(context: typer.Context, url: str | None, config: str) -> Deploym
     from holdfast.drills.env.deployment import Deployment
 
     if url_of(context, url) is not None:
-        raise BadInput("--url", "is given with --config, which names leases too", "choose one of them")
+        raise BadInput("--url", "cannot be combined with --config, which has leases too", "use one of them")
     return Deployment(settings(config))

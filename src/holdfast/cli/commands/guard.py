@@ -27,15 +27,15 @@ Database = Annotated[
     typer.Option(
         "--database",
         metavar="URL",
-        help="Where it is: sqlite:///app.db or postgresql://… [dim](default: $HOLDFAST_GUARD_DATABASE)[/dim]",
+        help="Database: sqlite:///app.db or postgresql://… [dim](default: $HOLDFAST_GUARD_DATABASE)[/dim]",
         show_default=False,
     ),
 ]
 Ids = Annotated[
     list[str] | None,
-    typer.Option("--id", metavar="COLUMN", help="What identifies a row; repeat it for several. [dim](id)[/dim]"),
+    typer.Option("--id", metavar="COLUMN", help="Key column of a row; repeatable. [dim](id)[/dim]"),
 ]
-FenceColumn = Annotated[str, typer.Option("--fence-column", metavar="NAME", help="Where the fence is kept.")]
+FenceColumn = Annotated[str, typer.Option("--fence-column", metavar="NAME", help="Name of the fence column.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the statements, in order, and change nothing.")]
 
 _STYLES = {
@@ -48,7 +48,7 @@ _STYLES = {
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    guard = typer.Typer(no_args_is_help=True, help="Make tables refuse a stale writer, and prove that they do.")
+    guard = typer.Typer(no_args_is_help=True, help="Make tables refuse stale writers, and verify that they do.")
     guard.command("install")(install)
     guard.command("check")(check)
     guard.command("remove")(remove)
@@ -63,15 +63,15 @@ def install(
     trigger: Annotated[
         Trigger | None,
         typer.Option(
-            help="Hold every client to it: strict refuses writes without a fence, rising only those with a lower one; "
-            "none takes the triggers away. [dim](default: as it is)[/dim]",
+            help="Guard against all clients: strict refuses writes without a fence, rising only lower fences; "
+            "none removes the triggers. [dim](default: unchanged)[/dim]",
             show_default=False,
         ),
     ] = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Prepare a table: the fence column, the ledger, and triggers if wanted. Running it again changes nothing."""
+    """Prepare a table: fence column, fence table, and optional triggers. Running it again changes nothing."""
     act = plan if dry_run else prepare
     _show(act(database, table, id=_columns(id), fence_column=fence_column, trigger=trigger), json)
 
@@ -81,15 +81,13 @@ def remove(
     database: Database = None,
     fence_column: FenceColumn = FENCE_COLUMN,
     keep_ledger: Annotated[
-        bool, typer.Option("--keep-ledger", help="Keep the ledger, also if nobody uses it.")
+        bool, typer.Option("--keep-ledger", help="Keep the fence table, even if it is unused.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask before a column with another name is dropped.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Drop a column with another name without confirmation.")] = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Undo install: the triggers, the fence column and the remembered fences go. Running it again changes nothing."""
+    """Undo install: remove triggers, fence column and stored fences. Running it again changes nothing."""
     if fence_column != FENCE_COLUMN and not yes and not dry_run:
         _ask(table, fence_column)
     _show(take_away(database, table, fence_column=fence_column, keep_ledger=keep_ledger, dry_run=dry_run), json)
@@ -101,11 +99,11 @@ def check(
     id: Ids = None,
     fence_column: FenceColumn = FENCE_COLUMN,
     expect: Annotated[
-        Trigger | None, typer.Option(help="Fail unless at least this is installed.", show_default=False)
+        Trigger | None, typer.Option(help="Fail unless at least this mode is installed.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> int:
-    """Try to break the guard of a table, and undo everything. Exits 1 if something does not hold that is promised."""
+    """Try to break the guard of a table, and undo everything. Exits 1 if a promise does not hold."""
     proof = prove(database, table, id=_columns(id), fence_column=fence_column, expect=expect)
     if json:
         put_json(proof.as_dict())
@@ -120,8 +118,8 @@ def _columns(id: list[str] | None) -> str | tuple[str, ...]:
 
 def _ask(table: str, column: str) -> None:
     if not sys.stdin.isatty():
-        raise BadInput("--yes", "is missing, and there is no terminal to ask on", f"add --yes to drop {column}")
-    say(f"the column {column} of {table} will be dropped, with what is in it")
+        raise BadInput("--yes", "is missing, and there is no terminal for confirmation", f"add --yes to drop {column}")
+    say(f"the column {column} of {table} and its content will be dropped")
     typer.confirm("Drop it?", abort=True, err=True)
 
 
@@ -132,7 +130,7 @@ def _show(report: Report, json: bool) -> None:
     for note in report.notes:
         say(f"note: {note}")
     if not report.steps:
-        out().print(cell(f"nothing to do: {report.table} is as it should be"))
+        out().print(cell(f"nothing to do: {report.table} is up to date"))
         return
     if not report.done:
         for step in report.steps:

@@ -1,4 +1,4 @@
-"""`holdfast inventory`: every lock that the plane takes."""
+"""`holdfast inventory`: every lock of the plane."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def add_to(app: typer.Typer) -> None:
 def inventory(
     config: Config = None,
     json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for a page.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """List every lock that the plane takes: its key, whether per item or loop, TTL, renewal, release, and by whom.
+    """List every lock of the plane: key, scope (item or loop), TTL, renewal, release, and users.
 
-    GIVES UP: after so many renewals in a row that failed, if its deadline does not come first. The times are those of
-    your settings. Which locks are held now, and by whom: holdfast locks holdfast:
+    GIVES UP: after so many failed renewals in a row, unless its deadline comes first. The times follow from your
+    settings. For the current holders: holdfast locks holdfast:
     """
     from holdfast.plane.settings.inventory import inventory as take_stock
     from holdfast.plane.settings.inventory import markdown as as_markdown
 
     if json and markdown:
-        raise BadInput("--markdown", "is given with --json", "choose one of them")
+        raise BadInput("--markdown", "cannot be combined with --json", "use one of them")
     lines = take_stock(settings(config))
     if json:
         put_json(line.as_dict() for line in lines)

@@ -1,4 +1,4 @@
-"""`holdfast jobs`: submit, list, show, follow, cancel, retry; dead letters and counts. On the database itself."""
+"""`holdfast jobs`: submit, list, show, follow, cancel, retry; dead letters and counts. Uses the database directly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of the job.", s
 
 _STDIN: Final = "-"
 _READ_MAX: Final = 4_000_000
-_PAYLOAD: Final = "give JSON, @FILE, or - for standard input; text needs its quotes: '\"text\"'"
+_PAYLOAD: Final = "give JSON, @FILE, or - for standard input; text needs quotes: '\"text\"'"
 
 EPILOG: Final = "\n\n".join(
     (
@@ -34,38 +34,38 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast jobs submit invoice.charge --payload '{\"invoice\": 42}' --follow",
         "[dim]$[/dim] holdfast jobs list --state failed --tenant acme",
         "[dim]$[/dim] holdfast jobs dead --json | jq -r '.items[].id' | xargs -n1 holdfast jobs retry",
-        "Exit codes of follow: 0 it succeeded, 1 it ended otherwise, 124 it was not over in time.",
+        "Exit codes of follow: 0 it succeeded, 1 it failed or was cancelled, 124 it did not finish in time.",
     )
 )
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    jobs = typer.Typer(no_args_is_help=True, help="Submit jobs, and see what becomes of them.", epilog=EPILOG)
+    jobs = typer.Typer(no_args_is_help=True, help="Submit and manage jobs.", epilog=EPILOG)
     for command in (submit, list_, show, follow, cancel, retry, dead, stats):
         jobs.command(command.__name__.rstrip("_"))(command)
     app.add_typer(jobs, name="jobs", rich_help_panel=None)
 
 
 def submit(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What kind of job it is.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the job.", show_default=False)],
     payload: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What it is about: JSON, @FILE, or - for standard input.")
+        str | None, typer.Option(metavar="JSON", help="Payload: JSON, @FILE, or - for standard input.")
     ] = None,
     tenant: OwnTenant = "default",
-    priority: Annotated[int, typer.Option(metavar="N", help="Higher goes first, -100 to 100.")] = 0,
+    priority: Annotated[int, typer.Option(metavar="N", help="Priority, -100 to 100; higher runs first.")] = 0,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same job.")
+        str | None, typer.Option(metavar="KEY", help="Return the existing job with this key of the tenant, if any.")
     ] = None,
     id: OwnId = None,
     pool: Annotated[
         str | None,
-        typer.Option(metavar="P", help="It runs there or nowhere. [dim](default: wherever its topic is taken)[/dim]"),
+        typer.Option(metavar="P", help="Run only in this pool. [dim](default: any pool with the topic)[/dim]"),
     ] = None,
-    deadline: Annotated[float | None, duration_option(help="After so long it is pointless.")] = None,
-    delay: Annotated[float, duration_option(help="It waits at least so long.")] = 0.0,
-    timeout: Annotated[float | None, duration_option(help="How long one attempt may run.")] = None,
-    max_attempts: Annotated[int, typer.Option(metavar="N", help="How often it is tried, 1 to 50.")] = 3,
+    deadline: Annotated[float | None, duration_option(help="Time limit for the whole job.")] = None,
+    delay: Annotated[float, duration_option(help="Minimum delay before the first attempt.")] = 0.0,
+    timeout: Annotated[float | None, duration_option(help="Time limit of one attempt.")] = None,
+    max_attempts: Annotated[int, typer.Option(metavar="N", help="Maximum number of attempts, 1 to 50.")] = 3,
     label: Labels = None,
     follow: Follow = False,
     database: Database = None,
@@ -74,7 +74,7 @@ def submit(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Submit a job. It is stored when this returns; the same idempotency key gives the same job again."""
+    """Submit a job. It is stored when this returns; the same idempotency key returns the same job."""
     from holdfast.cli.output.follow_job import follow as watch
     from holdfast.cli.output.jobs import job_dict
     from holdfast.plane.model.records import Submission
@@ -105,8 +105,8 @@ def submit(
         if json and not follow:
             put_json({"made": made, "job": job_dict(job, waiting=warning)})
         elif not json:
-            say(f"{'submitted' if made else 'was there already'}: {topic} of {tenant}, {job.state}")
-            out().print(cell(job.id, "bold"))  # alone on stdout, so that a script can keep it
+            say(f"{'submitted' if made else 'existed already'}: {topic} of {tenant}, {job.state}")
+            out().print(cell(job.id, "bold"))  # alone on stdout, for scripts
         return await watch(components, caller, job.id, timeout=None, json=json) if follow else Exit.OK
 
     return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
@@ -122,7 +122,7 @@ def list_(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List jobs, newest first. A payload and a result are in show."""
+    """List jobs, newest first. Use show for payload and result."""
     from holdfast.cli.output.jobs import job_table, outline_dict
     from holdfast.plane.jobs.queries import place_of
     from holdfast.plane.model.paging import AFTER_ALL
@@ -132,7 +132,7 @@ def list_(
         page = await components.service.jobs(caller, tenant=tenant, state=state, topic=topic, after=place, limit=limit)
         following = None if page.after is None else page.after.text
         table = partial(job_table, now_ns=components.clock.now().wall)
-        empty = "there are no such jobs" if tenant or state or topic or after else "there are no jobs"
+        empty = "no job matches" if tenant or state or topic or after else "there are no jobs"
         put_page(page.items, following, outline_dict, table, empty=empty, json=json)
         return Exit.OK
 
@@ -140,7 +140,7 @@ def list_(
 
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
-    """Show a job and its history. Exits 1 when there is none."""
+    """Show a job and its history. Exits 1 if it does not exist."""
     from holdfast.cli.output.jobs import event_dict, event_line, job_dict, job_rows
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -169,7 +169,7 @@ def follow(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Watch a job until it is over. Exits 0 if it succeeded, 1 if it ended otherwise, 124 if it is not over in time."""
+    """Follow a job until it finishes. Exits 0 if it succeeded, 1 if not, 124 if it did not finish in time."""
     from holdfast.cli.output.follow_job import follow as watch
 
     if timeout is not None:
@@ -183,14 +183,14 @@ def follow(
 
 def cancel(
     job: JobId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the job.")] = "cancelled on request",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; stored with the job.")] = "cancelled on request",
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Ask for a job to be ended. A scheduler does it, under the job's lock. Exits 1 if it is over already."""
+    """Request the cancellation of a job. A scheduler does it, under the job's lock. Exits 1 if it has finished."""
     from holdfast.cli.output.jobs import job_dict
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -198,9 +198,9 @@ def cancel(
         if json:
             put_json({"asked": asked, "job": job_dict(found)})
         elif asked:
-            out().print(cell(f"asked for the end of {found.id}, which is {found.state}"))
+            out().print(cell(f"cancellation requested for {found.id} ({found.state})"))
         else:
-            out().print(cell(f"{found.id} is over already: {found.state}"))
+            out().print(cell(f"{found.id} has already finished: {found.state}"))
         return Exit.OK if asked else Exit.NO
 
     return on_plane(work, config, database=database, bus=bus, leases=leases)
@@ -214,7 +214,7 @@ def retry(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Try a dead letter again, as a new job with all its attempts. A second time gives the job of the first."""
+    """Retry a dead letter as a new job with all its attempts. A second call returns the job of the first."""
     from holdfast.cli.output.jobs import job_dict
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -222,7 +222,7 @@ def retry(
         if json:
             put_json({"made": made, "job": job_dict(found)})
         else:
-            say(f"{'a new job tries it again' if made else 'was tried again before'}; that is {found.state}")
+            say(f"{'submitted a new job' if made else 'was retried before'}; its state is {found.state}")
             out().print(cell(found.id, "bold"))
         return Exit.OK
 
@@ -231,7 +231,7 @@ def retry(
 
 def dead(
     letter: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Everything about this one.", show_default=False)
+        str | None, typer.Argument(metavar="[ID]", help="Show only this one, with its body.", show_default=False)
     ] = None,
     tenant: Tenant = None,
     limit: Limit = 50,
@@ -240,7 +240,7 @@ def dead(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List dead letters, newest first: what nobody will try again by itself. With an id, that one and its body."""
+    """List dead letters, newest first: messages without an automatic retry. With an id: that one and its body."""
     from holdfast.cli.output.jobs import as_json, letter_dict, letter_table
     from holdfast.plane.jobs.queries import place_of
     from holdfast.plane.model.paging import AFTER_ALL
@@ -264,7 +264,7 @@ def dead(
 
 
 def stats(tenant: Tenant = None, database: Database = None, config: Config = None, json: Json = False) -> int:
-    """Count jobs by state, and the workers that are alive."""
+    """Count jobs by state, and live workers."""
     from holdfast.cli.output.jobs import state_cell
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -279,17 +279,17 @@ def stats(tenant: Tenant = None, database: Database = None, config: Config = Non
         for state, count in counts.items():
             table.add_row(state_cell(state), cell(str(count), "bold" if count else "dim"))
         put_table(table)
-        out().print(cell(f"{len(workers)} workers are alive, with {active} of {capacity} places taken", "dim"))
+        out().print(cell(f"{len(workers)} workers are alive, with {active} of {capacity} slots in use", "dim"))
         return Exit.OK
 
     return look(work, config, database)
 
 
-# What they share.
+# Shared helpers.
 
 
 def payload_of(text: str | None, field: str = "payload") -> Any:
-    """What was given as a payload, or `BadInput`."""
+    """The parsed payload, or `BadInput`."""
     if text is None:
         return None
     source = text
@@ -317,6 +317,6 @@ def labels_of(given: list[str]) -> dict[str, str]:
     for each in given:
         name, mark, text = each.partition("=")
         if not mark or not name or name in labels:
-            raise BadInput("label", f"{each[:60]!r} is not one more NAME=TEXT", "give each name once, with its text")
+            raise BadInput("label", f"{each[:60]!r} is not a new NAME=TEXT", "give each name once, with its text")
         labels[name] = text
     return labels

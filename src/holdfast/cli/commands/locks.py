@@ -1,4 +1,4 @@
-"""`holdfast locks` and `holdfast inspect`: who holds what, since when, for how long."""
+"""`holdfast locks` and `holdfast inspect`: holders of locks, since when, and the remaining time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def add_to(app: typer.Typer) -> None:
 
 def locks(
     context: typer.Context,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only names that begin so.", show_default=False)] = "",
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.", min=1)] = 1000,
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only keys with this prefix.", show_default=False)
+    ] = "",
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of locks.", min=1)] = 1000,
     url: Url = None,
     config: Config = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """List the locks that are held: by whom, since when, for how long."""
+    """List held locks with holder, age and remaining time."""
     with reading(url_of(context, url), config, database) as (leases, store):
         found = leases.list(prefix, limit)
     if json:
@@ -41,7 +43,7 @@ def locks(
     if json:
         return
     if not found:
-        out().print(f"no lock is held whose name begins with {prefix}" if prefix else "no lock is held")
+        out().print(f"no lock with the prefix {prefix} is held" if prefix else "no lock is held")
         return
     put_table(table(found))
     if len(found) == limit:
@@ -80,7 +82,7 @@ def inspect(
     database: Database = None,
     json: Json = False,
 ) -> int:
-    """Show who holds a lock. Exits 0 when it is held and 1 when it is free."""
+    """Show the holder of a lock. Exits 0 if it is held and 1 if it is free."""
     with reading(url_of(context, url), config, database) as (leases, store):
         look = leases.inspect(name)
     if json:

@@ -1,6 +1,6 @@
-"""`holdfast policy`: risk classes and the jitter of busy retries: what holds, who switched it; and exercises.
+"""`holdfast policy`: modes of risk classes and the jitter of busy retries, their history, and exercises.
 
-It needs the database of the plane and nothing else, because the lease store is what is down when it is used.
+It needs only the database of the plane, because it is used when the lease store is down.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EPILOG: Final = "\n\n".join(
         '[dim]$[/dim] holdfast policy set high fail_closed --reason "duplicate runs since 02:10"',
         "[dim]$[/dim] holdfast policy history high",
         '[dim]$[/dim] holdfast policy set busy_jitter 200ms --reason "retries come in waves"',
-        "fail_closed: nothing runs without its lock. fail_open: another replica may run it too. wait: for the store.",
+        "fail_closed: no work without its lock. fail_open: another replica may run it too. wait: for the store.",
     )
 )
 
@@ -43,7 +43,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     policy = typer.Typer(
         no_args_is_help=True,
-        help="What happens when the lease store fails, and how busy work is retried.",
+        help="Error policy of the lease store, and jitter of busy retries.",
         epilog=EPILOG,
     )
     for command in (show, set_, history, exercise):
@@ -52,7 +52,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def show(database: Database = None, config: Config = None, json: Json = False) -> None:
-    """Show what each risk class does, since when and by whom, and how often locks fell back in the last minutes."""
+    """Show the mode of each risk class, since when and by whom, and how often locks fell back recently."""
     report = _on(lambda service: service.show(), config, database, looks=True)
     if json:
         put_json(report.as_dict())
@@ -72,13 +72,13 @@ def set_(
             show_default=False,
         ),
     ],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept in the history.", show_default=False)] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; kept in the history.", show_default=False)] = "",
     expect: Annotated[
-        int | None, typer.Option(metavar="N", help="Only if the class still has this revision (see show --json).")
+        int | None, typer.Option(metavar="N", help="Switch only if the class still has this revision (show --json).")
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Edit this policy file instead: for locks that belong to no plane."),
+        typer.Option(metavar="FILE", help="Edit this policy file instead: for locks outside of a plane."),
     ] = None,
     database: Database = None,
     config: Config = None,
@@ -86,14 +86,14 @@ def set_(
 ) -> int:
     """Switch a risk class or the jitter of busy retries, in all processes of the plane without a restart.
 
-    It needs a reason, which is kept.
+    It needs a reason, which is kept in the history.
     """
     if file is not None:
         return _edit(file, risk, mode, json=json)
     from holdfast.plane.policy.model import BUSY_JITTER, PolicyConflict, PolicySource
 
     if not reason.strip():
-        raise BadInput("--reason", "is missing", "say why; whoever looks at the history tomorrow will be glad")
+        raise BadInput("--reason", "is missing", "add a reason, which is kept in the history")
 
     how: dict[str, Any] = {"actor": actor(), "reason": reason, "source": PolicySource.COMMAND, "expect": expect}
     try:
@@ -118,15 +118,15 @@ def set_(
 
 def history(
     risk: Annotated[
-        str | None, typer.Argument(metavar="CLASS", help="Only of this class, or of busy_jitter.", show_default=False)
+        str | None, typer.Argument(metavar="CLASS", help="Only this class, or busy_jitter.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="At most so many.", min=1, max=500)] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Maximum number of rows.", min=1, max=500)] = 50,
     below: Annotated[int | None, typer.Option("--below", metavar="N", help="Only before this revision.")] = None,
     database: Database = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """List who switched what, when and why, newest first."""
+    """List switches of the policy, newest first: by whom, when and why."""
     found = _on(lambda service: service.history(limit, risk, below=below), config, database, looks=True)
     if json:
         put_json(each.as_dict() for each in found)
@@ -136,23 +136,26 @@ def history(
 
 def exercise(
     family: Annotated[
-        str | None, typer.Argument(metavar="FAMILY", help="The kind of lock: workflow.run, …", show_default=False)
+        str | None, typer.Argument(metavar="FAMILY", help="The lock family: workflow.run, …", show_default=False)
     ] = None,
     share: Annotated[
-        float | None, typer.Argument(metavar="SHARE", help="Of its acquisitions: 0.01; 0 ends it.", show_default=False)
+        float | None,
+        typer.Argument(metavar="SHARE", help="Share of acquisitions: 0.01; 0 ends it.", show_default=False),
     ] = None,
-    lasts: Annotated[float, duration_option("--for", help="For how long: 90s, 10m, 2h.")] = 600.0,
+    lasts: Annotated[float, duration_option("--for", help="Duration: 90s, 10m, 2h.")] = 600.0,
     risk: Annotated[str | None, typer.Option(metavar="CLASS", help="Only this risk class.", show_default=False)] = None,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept.", show_default=False)] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also classes that do not fail open: work will fail.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; kept.", show_default=False)] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Include classes that do not fail open: work will fail.")
+    ] = False,
     database: Database = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Walk the fallback path on purpose: a share of the locks of a family is had as if the store had failed.
+    """Exercise the fallback path: a share of the acquisitions of a family behaves as if the store had failed.
 
-    Touches only risk classes that are fail_open, whose work goes on. Ends by itself. What is exercised is counted and
-    logged apart from real fallbacks. Without arguments: the latest exercises.
+    Affects only fail_open risk classes, whose work continues. Ends automatically. Exercised fallbacks are counted and
+    logged apart from real ones. Without arguments: lists the latest exercises.
     """
     if family is None:
         found = _on(lambda service: service.policy.exercises(), config, database, looks=True)
@@ -180,8 +183,8 @@ def exercise(
     if json:
         put_json(begun.as_dict())
     else:
-        whom = f"class {risk}" if risk else "the classes that are fail_open"
-        say(f"{share:.4%} of {family} meets a pretended store error, in {whom}, for {seconds(lasts)}")
+        whom = f"class {risk}" if risk else "the fail_open classes"
+        say(f"{share:.4%} of {family} gets a simulated store error, in {whom}, for {seconds(lasts)}")
         say(f"watch it: holdfast policy show; end it: holdfast policy exercise {family} 0")
     return Exit.OK
 
@@ -214,5 +217,5 @@ def _edit(file: Path, risk: str, mode: str, *, json: bool) -> int:
     if json:
         put_json({"file": str(file), "risk": risk, "before": before, "after": after})
     else:
-        say(f"{file.name}: {name} was {before} and is {after}; processes that follow the file take it over")
+        say(f"{file.name}: {name} was {before} and is {after}; processes that follow the file apply it")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""`holdfast release` and `holdfast audit`: breaking a lock by hand, and the record that it leaves."""
+"""`holdfast release` and `holdfast audit`: breaking a lock by force, and the record of it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def add_to(app: typer.Typer) -> None:
 def release(
     context: typer.Context,
     name: Name,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept in the audit record.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; kept in the audit record.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     url: Url = None,
     config: Config = None,
     database: Database = None,
@@ -35,11 +35,11 @@ def release(
 ) -> int:
     """Break a lock by force.
 
-    Its holder is fenced out: it learns that the lease is lost, and guarded writes refuse it. Asks before it does so,
-    unless --yes is given. The store keeps an audit record. Exits 1 when nobody held it.
+    Its holder is fenced out: it notices that the lease is lost, and guards refuse its writes. Asks for confirmation
+    unless --yes is given. The store keeps an audit record. Exits 1 if the lock was free.
     """
     if not reason.strip():
-        raise BadInput("reason", "is empty", "say why the lock is being broken; it is kept in the audit record")
+        raise BadInput("reason", "is empty", "give the reason for breaking the lock; it is kept in the audit record")
     with reading(url_of(context, url), config, database) as (leases, store):
         look = leases.inspect(name)
         if not json:
@@ -51,7 +51,7 @@ def release(
         if json:
             put_json({"key": name, "released": False, **store.fields()})
         else:
-            say(f"nobody holds {name}; nothing was done")
+            say(f"{name} is free; nothing was done")
         return Exit.NO
     if json:
         put_json({"released": True, **record.as_dict(), **store.fields()})
@@ -62,7 +62,7 @@ def release(
 
 def _ask(look: Inspection) -> None:
     if not sys.stdin.isatty():
-        raise BadInput("--yes", "is missing, and there is no terminal to ask on", "add --yes if you are sure")
+        raise BadInput("--yes", "is missing, and there is no terminal for confirmation", "add --yes if you are sure")
     say(
         f"{look.key} is held by {look.owner} since {since(look)}, "
         f"{seconds(look.remaining)} left, {look.waiters} waiting"
@@ -87,13 +87,13 @@ def _print(record: ForcedRelease) -> None:
 
 def audit(
     context: typer.Context,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of records.", min=1)] = 100,
     url: Url = None,
     config: Config = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """List the locks that were broken by force, newest first: by whom, why, and who was fenced out."""
+    """List locks that were broken by force, newest first: by whom, why, and the former holder."""
     with reading(url_of(context, url), config, database) as (leases, store):
         records = leases.audit(limit)
     if json:

@@ -1,4 +1,4 @@
-"""`holdfast resources`: who holds which resource, and taking away what nobody gives back. On the database itself."""
+"""`holdfast resources`: holders of resources, and releasing them by force. Uses the database directly."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ EPILOG: Final = "\n\n".join(
         "[bold]Examples[/bold]",
         "[dim]$[/dim] holdfast resources list --tenant acme",
         '[dim]$[/dim] holdfast resources release db/main --tenant acme --reason "its host is gone"',
-        "These are the resource locks of a plane; leases are shown by holdfast locks, and broken by holdfast release.",
+        "These are the resource locks of a plane. For leases, use holdfast locks and holdfast release.",
     )
 )
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Who holds which resource of a plane.", epilog=EPILOG)
+    group = typer.Typer(no_args_is_help=True, help="List and release resources of a plane.", epilog=EPILOG)
     for command in (list_, release, audit):
         group.command(command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="resources", rich_help_panel=None)
@@ -44,14 +44,16 @@ def add_to(app: typer.Typer) -> None:
 
 def list_(
     tenant: Tenant = None,
-    resource: Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)] = None,
+    resource: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this resource.", show_default=False)
+    ] = None,
     limit: Limit = 50,
     after: After = None,
     database: Database = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List who holds which resource, by tenant and name."""
+    """List the holders of resources, by tenant and name."""
     from holdfast.plane.resources.model import BEFORE_ALL, holder_cursor_of
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -61,7 +63,7 @@ def list_(
         )
         items = found[:limit]
         following = items[-1].place.text if len(found) > limit else None
-        empty = "nobody holds a resource" if resource is None else "nobody holds it"
+        empty = "no resource is held" if resource is None else "the resource is free"
         put_page(items, following, _holder_dict, _holder_table, empty=empty, json=json)
         return Exit.OK
 
@@ -70,18 +72,18 @@ def list_(
 
 def release(
     resource: Annotated[str, typer.Argument(metavar="NAME", help="The resource.", show_default=False)],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept for good.", show_default=False)],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; kept permanently.", show_default=False)],
     tenant: OwnTenant = "default",
-    fence: Annotated[int | None, typer.Option(metavar="N", help="Only from the holder with this fence.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    fence: Annotated[int | None, typer.Option(metavar="N", help="Release only the holder with this fence.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     database: Database = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Take a resource from whoever holds it, by force.
+    """Release a resource by force.
 
-    The next holder's fence is above theirs; they are not told, and find out at their next renewal. Asks before it does
-    so, unless --yes is given. What was taken is kept for good. Exits 1 when nobody held it.
+    The next holder gets a higher fence. The current holder is not notified, and notices at its next renewal. Asks for
+    confirmation unless --yes is given. A record is kept permanently. Exits 1 if the resource was free.
     """
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -94,9 +96,9 @@ def release(
         if json:
             put_json({"broken": [_break_dict(each) for each in taken]})
         elif not taken:
-            say(f"nobody holds {resource} of {tenant}; nothing was done")
+            say(f"{resource} of {tenant} is free; nothing was done")
         for each in () if json else taken:
-            out().print(cell(f"taken from {each.owner}, fence {each.fence}, {each.mode}"))
+            out().print(cell(f"released {each.owner}, fence {each.fence}, {each.mode}"))
         return Exit.OK if taken else Exit.NO
 
     return on_plane(work, config, database=database)
@@ -110,7 +112,7 @@ def audit(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List what was taken away by force, newest first: by whom, why, and from whom."""
+    """List forced releases, newest first: by whom, why, and the former holder."""
     from holdfast.plane.jobs.queries import place_of
     from holdfast.plane.model.paging import AFTER_ALL
 
@@ -119,7 +121,7 @@ def audit(
         found = await components.service.breaks.page(caller.scope(tenant), after=place, limit=limit + 1)
         items = found[:limit]
         following = items[-1].place.text if len(found) > limit else None
-        empty = "no resource was ever taken away by force"
+        empty = "no resource was ever released by force"
         put_page(items, following, _break_dict, _break_table, empty=empty, json=json)
         return Exit.OK
 
@@ -128,10 +130,10 @@ def audit(
 
 def _ask(holders: Sequence[ResourceHolder]) -> None:
     if not sys.stdin.isatty():
-        raise BadInput("--yes", "is missing, and there is no terminal to ask on", "add --yes if you are sure")
+        raise BadInput("--yes", "is missing, and there is no terminal for confirmation", "add --yes if you are sure")
     for each in holders:
         say(f"{each.resource} is held by {each.owner}, {each.mode}, {seconds(each.remaining_ns / NS)} left")
-    typer.confirm("Take it away?", abort=True, err=True)
+    typer.confirm("Release it?", abort=True, err=True)
 
 
 def _holder_table(holders: Sequence[ResourceHolder]) -> Table:

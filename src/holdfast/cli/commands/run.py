@@ -37,8 +37,8 @@ EPILOG = "\n\n".join(
         "[dim]$[/dim] holdfast run deploy --timeout 300 -- sh -c 'deploy --fence \"$HOLDFAST_FENCE\"'",
         "[bold]Environment of the command[/bold]",
         (
-            "HOLDFAST_KEY, HOLDFAST_OWNER, HOLDFAST_FENCE (empty when the store failed and the policy lets it run), "
-            "HOLDFAST_DEADLINE (seconds since 1970 until which the lease is good if it is never renewed)."
+            "HOLDFAST_KEY, HOLDFAST_OWNER, HOLDFAST_FENCE (empty if the store failed and the policy allows to run), "
+            "HOLDFAST_DEADLINE (Unix time until which the lease is valid without renewal)."
         ),
         "[bold]Exit codes[/bold]",
         (
@@ -50,14 +50,14 @@ EPILOG = "\n\n".join(
 
 
 class _RunCommand(TyperCommand):
-    """Says where the command goes, which the parser itself cannot know."""
+    """Adds the position of the command to the usage text, which the parser does not know."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["NAME", "[OPTIONS]", "--", "CMD..."]
 
 
 class OnBusy(StrEnum):
-    """What to do about a lock that somebody else holds."""
+    """The action if another owner holds the lock."""
 
     WAIT = "wait"
     SKIP = "skip"
@@ -67,8 +67,7 @@ class OnBusy(StrEnum):
 Timeout = Annotated[
     float | None,
     duration_option(
-        help="How long to wait while it is busy. "
-        "[dim](default: for ever with wait, not at all with skip and fail)[/dim]",
+        help="Maximum wait while the lock is busy. [dim](default: forever with wait, none with skip and fail)[/dim]",
         show_default=False,
     ),
 ]
@@ -83,36 +82,37 @@ def run(
     context: typer.Context,
     name: Name,
     command: Annotated[list[str], typer.Argument(metavar="CMD…", help="The command.", show_default=False)],
-    ttl: Annotated[float, duration_option(help="How long the lease lasts when nobody renews it.")] = 30.0,
+    ttl: Annotated[float, duration_option(help="Lifetime of the lease without renewal.")] = 30.0,
     timeout: Timeout = None,
     on_busy: Annotated[
-        OnBusy, typer.Option(help="If it is still busy then: exit 0 and say so (skip), or exit 75 (wait, fail).")
+        OnBusy,
+        typer.Option(help="If it is still busy then: print a message and exit 0 (skip), or exit 75 (wait, fail)."),
     ] = OnBusy.WAIT,
-    at_least: Annotated[float, duration_option(help="Keep it so long (up to the ttl), even if done sooner.")] = 0.0,
-    family: Annotated[
-        str, typer.Option(metavar="F", help="What kind of lock it is, for tables and metrics.")
-    ] = "default",
+    at_least: Annotated[
+        float, duration_option(help="Minimum hold (up to the ttl), even if the command ends sooner.")
+    ] = 0.0,
+    family: Annotated[str, typer.Option(metavar="F", help="The lock family, for tables and metrics.")] = "default",
     risk: Annotated[
         str | None,
-        typer.Option(metavar="R", help="The risk class: decides with the policy file what a store error means."),
+        typer.Option(metavar="R", help="The risk class: selects the error policy in the policy file."),
     ] = None,
     policy_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help='TOML, such as: \\[risk] low = "fail_open"')
     ] = None,
     grace: Annotated[
-        float, duration_option(help="How long after TERM the command is killed when the lease is lost.")
+        float, duration_option(help="Time between TERM and KILL for the command when the lease is lost.")
     ] = 10.0,
     max_hold: Annotated[
-        float | None, duration_option(help="The longest the lease may be held; then the command is ended.")
+        float | None, duration_option(help="Maximum hold of the lease; then the command is ended.")
     ] = None,
     url: Url = None,
     config: Config = None,
     database: Database = None,
-    json: Annotated[bool, typer.Option("--json", help="Say what happens as JSON lines on stderr.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines on stderr.")] = False,
 ) -> int:
     """Run a command while holding a lock, and end it if the lock is lost.
 
-    The lease is renewed for as long as any process of the command's group lives, and given back after the last one.
+    The lease is renewed while any process of the command's group lives, and released after the last one.
     """
     report = Reporter(as_json=json)
     grace_s = duration_ns("grace", grace) / NS
@@ -129,7 +129,7 @@ def run(
             if code is not None:
                 return code
             if not locks.capabilities.shared:
-                report("private", "this store is private to one process: it keeps nobody else out")
+                report("private", "this store is private to one process: it excludes no other process")
             lease = _acquire(lock, timeout, on_busy)
             if lease is None:
                 return _busy(locks, name, on_busy, report)
@@ -148,9 +148,9 @@ def run(
 
 
 def _die_of_ctrl_c(*, whole_group: bool) -> None:
-    """Die of it ourselves, so that a script that runs us learns more than some code, and ends as well.
+    """End by SIGINT ourselves, so that a calling script ends as well.
 
-    When the command had the terminal, Ctrl-C went to it alone; then we tell the script what the terminal did not.
+    If the command had the terminal, only the command got Ctrl-C; then we pass it on to the script.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if whole_group:
@@ -171,9 +171,9 @@ def _acquire(
 
 
 def _busy(locks: Locks, name: str, on_busy: OnBusy, report: Reporter) -> int:
-    """Say who has it."""
+    """Report the holder."""
     look = locks.inspect(name)
-    by = f"held by {look.owner}, {seconds(look.remaining)} left" if look.held else "free again only now"
+    by = f"held by {look.owner}, {seconds(look.remaining)} left" if look.held else "free again since just now"
     fields: dict[str, Any] = {"key": name, "holder": look.owner, "remaining": look.remaining}
     if on_busy is OnBusy.SKIP:
         report("skipped", f"skipped: {name} is {by}; the command was not run", **fields)
@@ -185,7 +185,7 @@ def _busy(locks: Locks, name: str, on_busy: OnBusy, report: Reporter) -> int:
 def _under(
     lease: Lease | DegradedLease, command: list[str], grace_s: float, signals: Signals, report: Reporter
 ) -> tuple[int, bool]:
-    """Run the command under the lease and give the lease back. The exit code, and whether it had the terminal."""
+    """Run the command under the lease and release the lease. Returns the exit code, and whether it had the terminal."""
     try:
         signals.pass_on()
         signals.take_over_stopping()
@@ -208,7 +208,7 @@ def _under(
     finally:
         lease.release()
     if report.refused and code != Exit.LOST:
-        report("lost", f"lease lost (stolen): {lease.key} was not ours any more when the command ended", key=lease.key)
+        report("lost", f"lease lost (stolen): {lease.key} had another owner when the command ended", key=lease.key)
         return Exit.LOST, False
     return code, supervisor.had_terminal
 
@@ -224,7 +224,7 @@ def _environment(lease: Lease | DegradedLease) -> dict[str, str]:
 
 
 def _missing(program: str, report: Reporter) -> int | None:
-    """Whether the command can be executed at all, asked before the lock is taken."""
+    """The exit code if the command cannot be executed, checked before the lock is taken."""
     if shutil.which(program) is not None:
         return None
     if os.sep in program and Path(program).exists():

@@ -1,4 +1,4 @@
-"""`holdfast runbook`: gathers evidence from the live system, states a finding, and says what to type next."""
+"""`holdfast runbook`: gathers evidence from the live system, and prints a finding and the next commands."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _STYLES: Final = {
 
 EPILOG: Final = "\n\n".join(
     (
-        "[bold]At 02:17[/bold]",
+        "[bold]In an incident[/bold]",
         "[dim]$[/dim] holdfast runbook store-outage --config holdfast.toml",
         "[dim]$[/dim] holdfast runbook duplicate-dispatch --ledger audit/",
         "[dim]$[/dim] holdfast runbook retry-waves --metrics http://10.0.0.7:9100 --metrics http://10.0.0.8:9100",
-        "Exits 0 when nothing has to be done, 3 when something has, 1 when it cannot be told.",
+        "Exits 0 if no action is needed, 3 if action is needed, 1 if the evidence is insufficient.",
     )
 )
 
@@ -55,13 +55,13 @@ def add_to(app: typer.Typer) -> None:
 def runbook(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which one; without it they are listed.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="The runbook; without it, all are listed.", show_default=False)
     ] = None,
     subject: Annotated[
         str | None,
         typer.Argument(
             metavar="ID",
-            help="The job or run, where it is about one; without it, suspects are found.",
+            help="The job or run; without it, the runbook searches for suspects.",
             show_default=False,
         ),
     ] = None,
@@ -69,25 +69,25 @@ def runbook(
     database: Database = None,
     config: Config = None,
     metrics: Annotated[
-        list[str] | None, typer.Option("--metrics", metavar="URL", help="A process to look at; repeat for several.")
+        list[str] | None, typer.Option("--metrics", metavar="URL", help="A process to scrape; repeatable.")
     ] = None,
     prometheus: Annotated[
-        str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus to ask instead.")
+        str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus to query instead.")
     ] = None,
     ledger: Annotated[
         str | None,
         typer.Option("--ledger", metavar="DIR", envvar="HOLDFAST_LEDGER", help="The audit ledger.", show_default=False),
     ] = None,
     since: Annotated[str, typer.Option("--since", metavar=WHEN, help="Evidence after it: 90s, 15m, 14:03.")] = "15m",
-    interval: Annotated[float, duration_option("--interval", help="Between two looks at processes, for rates.")] = 3.0,
-    timeout: Annotated[float, duration_option("--timeout", help="How long each step may take.")] = 5.0,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a runbook writes.")] = False,
+    interval: Annotated[float, duration_option("--interval", help="Time between two scrapes of a process.")] = 3.0,
+    timeout: Annotated[float, duration_option("--timeout", help="Time limit of each step.")] = 5.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation of a runbook that writes.")] = False,
     json: Json = False,
 ) -> int:
-    """Gather the evidence for an incident, state a finding, and say what to type next. Without NAME: list them.
+    """Gather the evidence for an incident, print a finding and the next commands. Without NAME: list the runbooks.
 
-    Looks only, and touches nothing, except before-ttl-change, which asks before it writes a key of its own. Whatever
-    cannot be reached is evidence too: nothing here hangs.
+    Read-only, except before-ttl-change, which asks before it writes a key of its own. An unreachable source is
+    evidence too: no step hangs.
     """
     from holdfast.ops.runbooks import runbook as named
     from holdfast.ops.runbooks.sources import Given
@@ -120,7 +120,7 @@ def runbook(
 
 
 def _settings(config: str | None, database: str | None, url: str | None) -> Settings:
-    """A store that was named counts as the one of the plane; one that settings cannot name is used all the same."""
+    """The settings; a given store counts as the plane's, even if settings cannot name it."""
     nameable = url is not None and "+" not in url.partition("://")[0]
     return settings(config, database=database, leases=url if nameable else None)
 
@@ -129,9 +129,7 @@ def _arguments(chosen: Runbook, subject: str | None) -> dict[str, str]:
     wanted = chosen.argument
     if wanted is None:
         if subject is not None:
-            raise BadInput(
-                "ID", f"{subject[:60]!r} is not needed: {chosen.name} is about the whole plane", "leave it out"
-            )
+            raise BadInput("ID", f"{subject[:60]!r} is not needed: {chosen.name} is about the whole plane", "omit it")
         return {}
     if subject is None:
         return {}  # it searches for suspects: alerts name no job
@@ -146,7 +144,7 @@ async def _gathered(
     from holdfast.ops.runbooks.runner import run
     from holdfast.ops.runbooks.sources import scene
 
-    # Drivers log what they meet to nobody in particular, and Python prints that. Here it is evidence, and said once.
+    # Drivers log errors to unconfigured loggers, which Python prints. Here errors are evidence, and reported once.
     logging.getLogger("psycopg").addHandler(logging.NullHandler())
     async with scene(where, given, arguments) as place:
         return await run(chosen, place, ended)
@@ -164,20 +162,22 @@ def _ask(chosen: Runbook, where: Settings, given: Given) -> None:
 
     writes = where.names.words.spelled(chosen.writes)
     if not sys.stdin.isatty():
-        raise BadInput("--yes", "is missing, and there is no terminal to ask on", f"it writes {writes}; add --yes")
-    say(f"{chosen.name} writes {writes} into {Scene(where, given).where(Source.LEASES)}, and touches no other")
-    typer.confirm("Is that a store for trying things out?", abort=True, err=True)
+        raise BadInput(
+            "--yes", "is missing, and there is no terminal for confirmation", f"it writes {writes}; add --yes"
+        )
+    say(f"{chosen.name} writes {writes} into {Scene(where, given).where(Source.LEASES)}, and no other key")
+    typer.confirm("Is that a test store?", abort=True, err=True)
 
 
 def _steps(chosen: Runbook, arguments: dict[str, str]) -> list[str]:
-    """The names of what is looked at."""
+    """The names of the steps."""
     searched = () if chosen.argument is None or arguments else chosen.argument.searches
     return [step.name for step in (*searched, *chosen.steps)]
 
 
 @contextmanager
 def _progress(steps: Sequence[str], *, shown: bool) -> Iterator[Callable[[str], None]]:
-    """On a terminal: which steps are still being waited for."""
+    """On a terminal: show the pending steps."""
     if not shown:
         yield lambda _step: None
         return
@@ -185,12 +185,12 @@ def _progress(steps: Sequence[str], *, shown: bool) -> Iterator[Callable[[str], 
 
     left = list(steps)
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    with console.status(f"looking at {', '.join(left)}") as status:
+    with console.status(f"gathering {', '.join(left)}") as status:
 
         def ended(step: str) -> None:
             if step in left:
                 left.remove(step)
-            status.update(f"looking at {', '.join(left)}" if left else "judging")
+            status.update(f"gathering {', '.join(left)}" if left else "judging")
 
         yield ended
 

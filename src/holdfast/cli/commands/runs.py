@@ -1,4 +1,4 @@
-"""`holdfast runs`: define workflows, start runs, and see what becomes of them. On the database itself."""
+"""`holdfast runs`: define workflows, and start and manage runs. Uses the database directly."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast runs start refund --input @order.json",
         "[dim]$[/dim] holdfast runs list --status waiting",
         "[dim]$[/dim] holdfast runs rerun 019c2a… --keep --follow",
-        "Exit codes of follow: 0 it succeeded, 1 it ended otherwise, 124 it was not over in time.",
+        "Exit codes of follow: 0 it succeeded, 1 it failed or was cancelled, 124 it did not finish in time.",
     )
 )
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    runs = typer.Typer(no_args_is_help=True, help="Start workflows, and see what becomes of them.", epilog=EPILOG)
+    runs = typer.Typer(no_args_is_help=True, help="Define workflows and manage their runs.", epilog=EPILOG)
     for command in (define, workflows, start, list_, show, follow, timeline, cancel, rerun):
         runs.command(command.__name__.rstrip("_"))(command)
     app.add_typer(runs, name="runs", rich_help_panel=None)
@@ -49,16 +49,16 @@ def add_to(app: typer.Typer) -> None:
 def define(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON.", show_default=False)],
     tenant: Annotated[
-        str | None, typer.Option(metavar="T", help="For this tenant. [dim](default: for everybody)[/dim]")
+        str | None, typer.Option(metavar="T", help="For this tenant. [dim](default: for all tenants)[/dim]")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only say whether it makes sense; keep nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only validate the file; store nothing.")] = False,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Keep a workflow. The same text again is the same version; a changed one is the next."""
+    """Store a workflow. The same text keeps its version; a changed one is the next version."""
     from holdfast.cli.output.runs import definition_dict
     from holdfast.plane.workflows.core.definition_codec import as_document
     from holdfast.plane.workflows.files import load_workflow
@@ -68,7 +68,7 @@ def define(
         if json:
             put_json({"definition": as_document(workflow)})
         else:
-            say(f"{workflow.name} makes sense: {len(workflow.steps)} steps, risk class {workflow.risk}")
+            say(f"{workflow.name} is valid: {len(workflow.steps)} steps, risk class {workflow.risk}")
         return Exit.OK
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -84,24 +84,25 @@ def define(
 
 def workflows(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Everything about this one.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Show only this one, with its definition.", show_default=False),
     ] = None,
     version: Annotated[
-        int | None, typer.Option(metavar="N", help="Which version of it. [dim](default: the newest)[/dim]")
+        int | None, typer.Option(metavar="N", help="The version. [dim](default: the newest)[/dim]")
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(metavar="T", help="What this tenant sees. [dim](default: all)[/dim]")
+        str | None, typer.Option(metavar="T", help="Only workflows visible to this tenant. [dim](default: all)[/dim]")
     ] = None,
     database: Database = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List the workflows that are kept, in their newest versions. With a name, that one and its definition."""
+    """List stored workflows in their newest versions. With a name: that one and its definition."""
     from holdfast.cli.output.runs import definition_dict, definition_lines, workflow_line, workflow_table
     from holdfast.plane.model.caller import PAGE_MAX
 
     if name is None and version is not None:
-        raise BadInput("--version", "is of one workflow", "name it: holdfast runs workflows NAME --version N")
+        raise BadInput("--version", "needs the name of a workflow", "use holdfast runs workflows NAME --version N")
 
     async def work(components: Components, caller: Caller) -> Exit:
         if name is not None:
@@ -113,13 +114,13 @@ def workflows(
                     out().print(line, soft_wrap=True)
             return Exit.OK
         found, following = await components.flows.definitions(caller, tenant=tenant, limit=PAGE_MAX)
-        while following is not None:  # they are few, and small in outline
+        while following is not None:  # they are few, and their outlines small
             more, following = await components.flows.definitions(caller, tenant=tenant, after=following, limit=PAGE_MAX)
             found += more
         if json:
             put_json({"items": [workflow_line(each) for each in found]})
         elif not found:
-            out().print("there are no workflows; keep one: holdfast runs define FILE")
+            out().print("there are no workflows; store one: holdfast runs define FILE")
         else:
             put_table(workflow_table(found))
         return Exit.OK
@@ -132,17 +133,17 @@ def start(
         str, typer.Argument(metavar="WORKFLOW", help="Its name, or a file that defines it.", show_default=False)
     ],
     input: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What it is given: JSON, @FILE, or - for standard input.")
+        str | None, typer.Option(metavar="JSON", help="The input: JSON, @FILE, or - for standard input.")
     ] = None,
     version: Annotated[
-        int | None, typer.Option(metavar="N", help="Which version. [dim](default: the newest)[/dim]")
+        int | None, typer.Option(metavar="N", help="The version. [dim](default: the newest)[/dim]")
     ] = None,
     tenant: OwnTenant = "default",
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same run.")
+        str | None, typer.Option(metavar="KEY", help="Return the existing run with this key of the tenant, if any.")
     ] = None,
     id: OwnId = None,
-    deadline: Annotated[float | None, duration_option(help="After so long it is ended.")] = None,
+    deadline: Annotated[float | None, duration_option(help="Time limit for the whole run.")] = None,
     label: Labels = None,
     follow: Follow = False,
     database: Database = None,
@@ -151,7 +152,7 @@ def start(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Start a run. It is stored when this returns; the same idempotency key gives the same run again."""
+    """Start a run. It is stored when this returns; the same idempotency key returns the same run."""
     from holdfast.cli.output.follow_run import follow as watch
     from holdfast.cli.output.runs import run_dict
     from holdfast.plane.workflows.files import load_workflow
@@ -181,8 +182,8 @@ def start(
             put_json({"made": made, "run": run_dict(stored)})
         elif not json:
             told = f"{run.workflow.name} version {run.workflow.version} of {run.tenant}, {run.status}"
-            say(f"{'started' if made else 'was there already'}: {told}")
-            out().print(cell(run.id, "bold"))  # alone on stdout, so that a script can keep it
+            say(f"{'started' if made else 'existed already'}: {told}")
+            out().print(cell(run.id, "bold"))  # alone on stdout, for scripts
         return await watch(components, caller, run.id, timeout=None, json=json) if follow else Exit.OK
 
     return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
@@ -210,7 +211,7 @@ def list_(
         )
         following = None if page.after is None else page.after.text
         table = partial(run_table, now_ns=components.clock.now().wall)
-        empty = "there are no such runs" if tenant or status or workflow or after else "there are no runs"
+        empty = "no run matches" if tenant or status or workflow or after else "there are no runs"
         put_page(page.items, following, run_line, table, empty=empty, json=json)
         return Exit.OK
 
@@ -218,7 +219,7 @@ def list_(
 
 
 def show(run: RunId, database: Database = None, config: Config = None, json: Json = False) -> int:
-    """Show a run and its steps as a tree. Exits 1 when there is none."""
+    """Show a run and its steps as a tree. Exits 1 if it does not exist."""
     from holdfast.cli.output.jobs import as_json, short
     from holdfast.cli.output.runs import run_dict, run_tree
 
@@ -244,7 +245,7 @@ def follow(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Watch a run until it is over. Exits 0 if it succeeded, 1 if it ended otherwise, 124 if it is not over in time."""
+    """Follow a run until it finishes. Exits 0 if it succeeded, 1 if not, 124 if it did not finish in time."""
     from holdfast.cli.output.follow_run import follow as watch
 
     if timeout is not None:
@@ -257,7 +258,7 @@ def follow(
 
 
 def timeline(run: RunId, database: Database = None, config: Config = None, json: Json = False) -> int:
-    """Show everything that happened to a run, oldest first, with the fence under which it was written."""
+    """Show all events of a run, oldest first, with the fence of each write."""
     from holdfast.cli.output.runs import event_dict, timeline_line
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -276,14 +277,14 @@ def timeline(run: RunId, database: Database = None, config: Config = None, json:
 
 def cancel(
     run: RunId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the run.")] = "cancelled on request",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; stored with the run.")] = "cancelled on request",
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Ask for a run to be ended, with all that it has started. Exits 1 if it is over already."""
+    """Request the cancellation of a run and of all that it has started. Exits 1 if it has finished."""
     from holdfast.cli.output.runs import run_dict
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -291,9 +292,9 @@ def cancel(
         if json:
             put_json({"asked": asked, "run": run_dict(stored)})
         elif asked:
-            out().print(cell(f"asked for the end of {run}, which is {stored.run.status}"))
+            out().print(cell(f"cancellation requested for {run} ({stored.run.status})"))
         else:
-            out().print(cell(f"{run} is over already: {stored.run.status}"))
+            out().print(cell(f"{run} has already finished: {stored.run.status}"))
         return Exit.OK if asked else Exit.NO
 
     return on_plane(work, config, database=database, bus=bus, leases=leases)
@@ -303,10 +304,10 @@ def rerun(
     run: RunId,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Keep the outputs of the steps that succeeded. Approvals are asked for again."),
+        typer.Option("--keep", help="Keep the outputs of succeeded steps. Approvals are requested again."),
     ] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same run.")
+        str | None, typer.Option(metavar="KEY", help="Return the existing run with this key of the tenant, if any.")
     ] = None,
     follow: Follow = False,
     database: Database = None,
@@ -315,7 +316,7 @@ def rerun(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Run a run that is over again, as a new one with the same definition and input. Exits 1 if it is not over."""
+    """Run a finished run again, as a new one with the same definition and input. Exits 1 if it has not finished."""
     from holdfast.cli.output.follow_run import follow as watch
     from holdfast.cli.output.runs import run_dict
     from holdfast.plane.service.workflows import RunNotFinished
@@ -329,7 +330,7 @@ def rerun(
         if json and not follow:
             put_json({"made": made, "run": run_dict(stored)})
         elif not json:
-            say(f"{'a new run' if made else 'was run again before'} of {run}: {stored.run.status}")
+            say(f"{'a new run' if made else 'an earlier rerun'} of {run}: {stored.run.status}")
             out().print(cell(stored.run.id, "bold"))
         return await watch(components, caller, stored.run.id, timeout=None, json=json) if follow else Exit.OK
 

@@ -1,4 +1,4 @@
-"""`holdfast tune`: TTLs, intervals and retry delays from what was seen, and whether what is set agrees with it."""
+"""`holdfast tune`: recommends TTLs, renewal intervals and retry delays from data, and checks the settings."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from holdfast.plane.settings.settings import Settings
 
 TOKEN: Final = "HOLDFAST_METRICS_TOKEN"  # noqa: S105 - the name of a variable
-_ANY_S: Final = 86_400.0  # an SLO that everything keeps
+_ANY_S: Final = 86_400.0  # an SLO that is always met
 _GIVEN: Final = "given"
-_SOURCES: Final = "Where the evidence is"
-_BY_HAND: Final = "By hand, without evidence"
-_DO: Final = "What to do with it"
+_SOURCES: Final = "Data sources"
+_BY_HAND: Final = "Manual calculation, without data"
+_DO: Final = "Actions"
 
 
 def _length(help: str) -> Any:
@@ -50,14 +50,14 @@ def tune(
     metrics: Annotated[
         list[str] | None,
         typer.Option(
-            "--metrics", metavar="URL", help="A process, or its /metrics; may be repeated.", rich_help_panel=_SOURCES
+            "--metrics", metavar="URL", help="A process, or its /metrics; repeatable.", rich_help_panel=_SOURCES
         ),
     ] = None,
     prometheus: Annotated[
         str | None, typer.Option(metavar="URL", help="A Prometheus that scrapes them.", rich_help_panel=_SOURCES)
     ] = None,
     window: Annotated[
-        str, typer.Option(metavar="W", help="With --prometheus: how far back.", rich_help_panel=_SOURCES)
+        str, typer.Option(metavar="W", help="With --prometheus: length of the window.", rich_help_panel=_SOURCES)
     ] = "7d",
     match: Annotated[
         list[str] | None,
@@ -69,23 +69,26 @@ def tune(
         ),
     ] = None,
     history: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="An audit ledger, or a file of one.", rich_help_panel=_SOURCES)
+        Path | None,
+        typer.Option(metavar="PATH", help="An audit ledger, or one of its files.", rich_help_panel=_SOURCES),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(metavar=WHEN, help="With --history: only records after it: 7d.", rich_help_panel=_SOURCES),
     ] = None,
-    hold_p99: Annotated[str | None, _length("How long the work takes: p99 of the hold.")] = None,
-    jitter: Annotated[str | None, _length("What network, store and pauses may add.")] = None,
-    guard: Annotated[str | None, _length("What is kept free. [dim](as the library does)[/dim]")] = None,
-    detection: Annotated[str | None, _length("Until a waiter notices. [dim](its retry, 1 s at most)[/dim]")] = None,
-    ttl: Annotated[str | None, _length("The TTL now, to see whether an SLO can be kept with it.")] = None,
+    hold_p99: Annotated[str | None, _length("Duration of the work: p99 of the hold.")] = None,
+    jitter: Annotated[str | None, _length("Possible delay by network, store and pauses.")] = None,
+    guard: Annotated[str | None, _length("The safety margin. [dim](as the library computes it)[/dim]")] = None,
+    detection: Annotated[
+        str | None, _length("Time until a waiter notices. [dim](its retry, 1 s at most)[/dim]")
+    ] = None,
+    ttl: Annotated[str | None, _length("The current TTL, to check an SLO with it.")] = None,
     renewed: Annotated[
-        bool, typer.Option("--renewed", help="By hand: the lease is renewed.", rich_help_panel=_BY_HAND)
+        bool, typer.Option("--renewed", help="Manual calculation: the lease is renewed.", rich_help_panel=_BY_HAND)
     ] = False,
     family: Annotated[str | None, typer.Option(metavar="F", help="Only this family.")] = None,
     unrenewed: Annotated[
-        list[str] | None, typer.Option(metavar="F", help="A family of yours that is not renewed; may be repeated.")
+        list[str] | None, typer.Option(metavar="F", help="One of your families that is not renewed; repeatable.")
     ] = None,
     slo: Annotated[
         str | None,
@@ -94,28 +97,30 @@ def tune(
     retry_delay: Annotated[
         str | None, typer.Option(metavar="TIME", help="The delay to compare. [dim](scheduler.busy_delay)[/dim]")
     ] = None,
-    retry_jitter: Annotated[str, typer.Option(metavar="TIME", help="With how much jitter it is compared.")] = "200ms",
+    retry_jitter: Annotated[str, typer.Option(metavar="TIME", help="The jitter to compare it with.")] = "200ms",
     config: Config = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it.", rich_help_panel=_DO)] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Write it into the settings.", rich_help_panel=_DO)] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what --apply would write.", rich_help_panel=_DO)] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot.", rich_help_panel=_DO)] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write the values into the settings.", rich_help_panel=_DO)
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print the changes of --apply.", rich_help_panel=_DO)] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit 1 when what is set disagrees with the evidence.", rich_help_panel=_DO)
+        bool, typer.Option("--check", help="Exit 1 if the settings contradict the data.", rich_help_panel=_DO)
     ] = False,
     json: Json = False,
 ) -> int:
-    """Find the TTL, renewal interval and failure budget of each family of locks, and how soon a dead one is replaced.
+    """Recommend TTL, renewal interval and failure budget of each lock family, with the resulting takeover time.
 
-    The evidence: --metrics, --prometheus or --history; none named: the audit ledger of the settings. Or no evidence,
-    by hand: holdfast tune --hold-p99 18s --jitter 4s --guard 2s --slo 30s
+    Data sources: --metrics, --prometheus or --history; by default the audit ledger of the settings. Or calculate
+    manually: holdfast tune --hold-p99 18s --jitter 4s --guard 2s --slo 30s
     """
     promised = None if slo is None else SourcedDuration(parse_duration_ns("slo", slo, low_ns=MS), "--slo")
     given = {"hold-p99": hold_p99, "jitter": jitter, "guard": guard, "detection": detection, "ttl": ttl}
     if renewed or any(each is not None for each in given.values()):
         if any((metrics, prometheus, history, since, plot, family, unrenewed, apply, diff, check)):
-            problem = "is for a calculation by hand, and something else needs evidence"
+            problem = "belongs to a manual calculation, and another option needs data"
             raise BadInput(
-                next((f"--{name}" for name, text in given.items() if text), "--renewed"), problem, "leave one out"
+                next((f"--{name}" for name, text in given.items() if text), "--renewed"), problem, "omit one of them"
             )
         lengths = {
             name: SourcedDuration(parse_duration_ns(name, text), _GIVEN)
@@ -124,7 +129,7 @@ def tune(
         }
         return _by_hand(lengths, promised, renewed=renewed, as_json=json)
     if sum(map(bool, (metrics, prometheus, history))) > 1:
-        raise BadInput("--history", "more than one source is named", "name one; --metrics may be repeated")
+        raise BadInput("--history", "cannot be combined with another source", "use one source; --metrics is repeatable")
     chosen, promised = _settings(config, promised)
     gathered = _gathered(chosen, metrics, prometheus, window, match or (), history, since)
     reports = _reports(chosen, gathered, promised, family, unrenewed or ())
@@ -151,9 +156,9 @@ def _by_hand(given: Mapping[str, SourcedDuration], slo: SourcedDuration | None, 
 
     hold, jitter, present, retry = (given.get(name) for name in ("hold-p99", "jitter", "ttl", "detection"))
     if present is None and hold is None and not renewed:
-        raise BadInput("--hold-p99", "is missing", "give how long the work takes, or --renewed if that does not matter")
+        raise BadInput("--hold-p99", "is missing", "give the duration of the work, or --renewed if it does not matter")
     if present is None and jitter is None:
-        raise BadInput("--jitter", "is missing", "give what the network, the store and pauses may add: --jitter 4s")
+        raise BadInput("--jitter", "is missing", "give the possible delay by network, store and pauses: --jitter 4s")
     found = Detection() if retry is None else Detection(retry.ns, None, _GIVEN)
     demand = FamilyDemand(slo=slo, detection=found, guard=given.get("guard"), jitter=jitter, present=present)
     missing = "neither hold nor jitter is given"
@@ -170,7 +175,7 @@ def _by_hand(given: Mapping[str, SourcedDuration], slo: SourcedDuration | None, 
 
 
 def _settings(config: str | None, slo: SourcedDuration | None) -> tuple[Settings, SourcedDuration | None]:
-    """The settings, also those that are refused because their own takeover SLO cannot be kept: that is what to tune."""
+    """The settings, even those that are refused because they miss their own takeover SLO: those need tuning."""
     from holdfast.plane.settings.sources import BadSettings
 
     try:
@@ -221,8 +226,8 @@ def _own_ledger(chosen: Settings) -> Path:
     if path is None or not Path(path).is_dir():
         raise BadInput(
             "evidence",
-            "there is none: no source is named, and the settings have no audit ledger yet",
-            "give --metrics URL, --prometheus URL or --history PATH, or calculate by hand with --hold-p99",
+            "is not given: no source is named, and the settings have no audit ledger yet",
+            "give --metrics URL, --prometheus URL or --history PATH, or calculate manually with --hold-p99",
         )
     return Path(path)
 
@@ -237,7 +242,7 @@ def _reports(
     if family is not None:
         found = [each for each in found if each.family == family]
         if not found:
-            raise BadInput("--family", f"{family!r} is not in the evidence, nor in the plane", "see holdfast inventory")
+            raise BadInput("--family", f"{family!r} is neither in the data nor in the plane", "see holdfast inventory")
     return [family_report(subject, gathered) for subject in found]
 
 

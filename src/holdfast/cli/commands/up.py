@@ -1,4 +1,4 @@
-"""`holdfast up`: a plane, or some of its parts, in this process, until it is told to end."""
+"""`holdfast up`: runs a plane, or some of its components, in this process until a signal comes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ EPILOG: Final = "\n\n".join(
         "[bold]Parts[/bold]",
         (
             "api, scheduler, engine, worker, reconciler, replayer, runs, delays, snapshot, cleanup. Each may run "
-            "alone, and any number of times. The engine, runs and delays move workflows."
+            "alone, and in any number of processes. The engine, runs and delays advance workflows."
         ),
         "[bold]Ending it[/bold]",
-        "TERM or Ctrl-C drains: nothing more is begun, and what runs has the grace period. Once more ends the wait.",
+        "TERM or Ctrl-C drains: no new work starts, and running work has the grace period. A second one ends the wait.",
         "[bold]Exit codes[/bold]",
         (
-            "0 everything was finished; 1 something was cut short and given back; 64 settings, a flag or a busy port; "
-            "78 one can never work like this."
+            "0 all work finished; 1 some work was interrupted and released; 64 settings, a flag or a busy port; "
+            "78 a permanent configuration error."
         ),
     )
 )
@@ -67,17 +67,15 @@ def add_to(app: typer.Typer) -> None:
 def up(
     only: Annotated[
         str | None,
-        typer.Option(metavar="PARTS", help="Only these parts, with commas between them. [dim](default: all)[/dim]"),
+        typer.Option(metavar="PARTS", help="Run only these components, comma-separated. [dim](default: all)[/dim]"),
     ] = None,
     app: Annotated[
-        str | None, typer.Option(metavar="MODULE:APP", help="What the workers run.", show_default=False)
+        str | None, typer.Option(metavar="MODULE:APP", help="The app that the workers run.", show_default=False)
     ] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="How many workers. [dim](2)[/dim]")] = None,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Run a sample workload of agents, so that there is something to see.")
-    ] = False,
-    host: Annotated[str | None, typer.Option(metavar="H", help="Where to listen. [dim](127.0.0.1)[/dim]")] = None,
-    port: Annotated[int | None, typer.Option(metavar="N", help="The port; 0: any. [dim](8420)[/dim]")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Number of workers. [dim](2)[/dim]")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Run a sample workload of agents.")] = False,
+    host: Annotated[str | None, typer.Option(metavar="H", help="Address to listen on. [dim](127.0.0.1)[/dim]")] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Port; 0: any free one. [dim](8420)[/dim]")] = None,
     probe_host: ProbeHost = None,
     probe_port: ProbePort = None,
     no_probe: NoProbe = False,
@@ -92,26 +90,27 @@ def up(
     config: Config = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Only check settings, parts and app, and print where each setting came from."),
+        typer.Option("--check", help="Only check settings, components and app, and print the origin of each setting."),
     ] = False,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Only make the tables that are missing, and bring the others up to date.")
+        bool, typer.Option("--prepare", help="Only create missing tables, and migrate the others.")
     ] = False,
     switch_bus: Annotated[
         bool,
         typer.Option(
-            "--switch-bus", help="Only note that the plane speaks through this bus from now on. End it first."
+            "--switch-bus", help="Only record that the plane uses this bus from now on. Stop the plane first."
         ),
     ] = False,
     switch_keys: Annotated[
         bool,
         typer.Option(
-            "--switch-keys", help="Only note that the keys of locks begin as names.keys says from now on. End it first."
+            "--switch-keys",
+            help="Only record that lock keys use the prefix names.keys from now on. Stop the plane first.",
         ),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
+    """Start the plane: API, scheduler, loops and workers, by default on one SQLite file."""
     flags: dict[str, object] = {"worker__app": app, "worker__count": workers, "api__host": host, "api__port": port}
     flags |= probe_flags(probe_host, probe_port, off=no_probe) | audit_flags(audit, off=no_audit)
     flags |= log_flags(log_format, log_level) | otel_flags(on=otel)
@@ -124,7 +123,7 @@ def up(
         return _switch_bus(settings(config, **flags, **places))
     if switch_keys:
         return _switch_keys(settings(config, **flags, **places))
-    # The plane is large, and the other commands should not wait for it.
+    # The plane is large, and other commands should not wait for its import.
     from holdfast.cli.server.plane_process import PlaneProcess
     from holdfast.plane.process.gc import collect_patiently
 
@@ -162,7 +161,7 @@ def _prepare(config: str | None, database: str | None) -> int:
 
     chosen = database_settings(config, database)
     asyncio.run(make_tables(chosen))
-    say(f"the tables of {redacted(chosen.database_url)} are those of this version")
+    say(f"the tables of {redacted(chosen.database_url)} are up to date")
     return Exit.OK
 
 
@@ -170,7 +169,7 @@ def _switch_bus(chosen: Settings) -> int:
     from holdfast.plane.process.components import note_bus
 
     before, after = asyncio.run(note_bus(chosen))
-    say(f"the plane speaks through {after}" + ("" if before in (None, after) else f"; until now through {before}"))
+    say(f"the plane uses {after}" + ("" if before in (None, after) else f"; until now {before}"))
     return Exit.OK
 
 
@@ -178,8 +177,8 @@ def _switch_keys(chosen: Settings) -> int:
     from holdfast.plane.process.components import note_keys
 
     before, after = asyncio.run(note_keys(chosen))
-    until = "" if before in (None, after) else f"; until now with {before}:"
-    say(f"the keys of the plane begin with {after}:{until}")
+    until = "" if before in (None, after) else f"; until now {before}:"
+    say(f"the keys of the plane have the prefix {after}:{until}")
     return Exit.OK
 
 
@@ -196,19 +195,19 @@ def _parts(only: str | None) -> tuple[str, ...]:
 
 
 def _code(chosen: Settings, parts: tuple[str, ...], only: str | None, *, sample: bool) -> App | None:
-    """What the workers run; None: there are to be none, as nobody said what they should run."""
+    """The app of the workers; None: there are none, because no app was given."""
     if sample:
         from holdfast.plane.process import sample as sampled
 
         if chosen.worker.app is not None:
-            raise BadInput("--sample", f"is given with the app {chosen.worker.app}", "choose one of them")
+            raise BadInput("--sample", f"cannot be combined with the app {chosen.worker.app}", "use one of them")
         return sampled.app
     if "worker" not in parts:
         return None
     if chosen.worker.app is None:
         if only is not None:
-            fix = "say what they run, with --app module:name or worker.app, or try --sample"
-            raise BadInput("--app", "is missing, and workers are wanted", fix)
+            fix = "give the app of the workers with --app module:name or worker.app, or try --sample"
+            raise BadInput("--app", "is missing, and workers need it", fix)
         return None
     from holdfast.plane.app import load_app
 

@@ -1,4 +1,4 @@
-"""`holdfast watch`: the locks, live. On a terminal a table that moves; in a pipe a line for each thing that changes."""
+"""`holdfast watch`: live view of locks. On a terminal a live table; in a pipe a line for each change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.types import MS, NS, duration_ns
 
 _RECENT = 6
 _BAR = 14
-_NEEDS_WIDTH = {"": 130, "FAMILY": 115, "SINCE": 95}  # columns that a narrow terminal does without
+_NEEDS_WIDTH = {"": 130, "FAMILY": 115, "SINCE": 95}  # columns that a narrow terminal omits
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 class Change(NamedTuple):
-    """One thing that happened between two looks."""
+    """One change between two polls."""
 
     event: str  # taken, taken over, free
     key: str
@@ -51,18 +51,18 @@ def watch(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PREFIX", help="Only names that begin with one of these.", show_default=False),
+        typer.Argument(metavar="PREFIX", help="Only keys with one of these prefixes.", show_default=False),
     ] = None,
-    interval: Annotated[float, duration_option(help="How often to look.")] = 1.0,
-    count: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many looks.", min=1)] = None,
+    interval: Annotated[float, duration_option(help="Polling interval.")] = 1.0,
+    count: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many polls.", min=1)] = None,
     url: Url = None,
     config: Config = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Watch locks live, until Ctrl-C: who holds what, how much time is left, who takes over.
+    """Watch locks live until Ctrl-C: holders, remaining time, takeovers.
 
-    With --json one object per look: the locks, and what has changed since the look before.
+    With --json one object per poll: the locks, and the changes since the previous poll.
     """
     interval_s = duration_ns("interval", interval, low_ns=50 * MS, high_ns=3600 * NS) / NS
     with reading(url_of(context, url), config, database) as (leases, store):
@@ -97,7 +97,7 @@ def _follow(
 
 
 def changes(before: Mapping[str, Inspection] | None, now: Mapping[str, Inspection]) -> list[Change]:
-    """What happened between two looks. A grant is known by its fence, or its fingerprint where there is none."""
+    """The changes between two polls. A grant is identified by its fence, or else by its fingerprint."""
     if before is None:
         return []
     found = []
@@ -113,7 +113,7 @@ def changes(before: Mapping[str, Inspection] | None, now: Mapping[str, Inspectio
 
 
 class _View:
-    """How a look is shown."""
+    """How a poll is shown."""
 
     def __enter__(self) -> None:
         return None
@@ -133,7 +133,7 @@ def _now() -> datetime:
 
 
 class _JsonView(_View):
-    """One object per look."""
+    """One object per poll."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store
@@ -174,7 +174,7 @@ class _LineView(_View):
 
 
 class _TableView(_View):
-    """For terminals: a table that is drawn again and again, with what happened last below it."""
+    """For terminals: a live table, with the last changes below it."""
 
     def __init__(self) -> None:
         self._live = Live(console=out(), auto_refresh=False)
@@ -190,8 +190,8 @@ class _TableView(_View):
 
     def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
         self._locks = locks
-        colours = {"taken": "green", "taken over": "yellow", "free": "cyan"}
-        self._remember(*(cell(f"{_now().astimezone():%H:%M:%S}  {each}", colours[each.event]) for each in changed))
+        colors = {"taken": "green", "taken over": "yellow", "free": "cyan"}
+        self._remember(*(cell(f"{_now().astimezone():%H:%M:%S}  {each}", colors[each.event]) for each in changed))
         self._draw()
 
     def failed(self, error: str) -> None:
@@ -207,7 +207,7 @@ class _TableView(_View):
         self._live.update(Group(head, Text(), body, *([Text()] if self._recent else []), *self._recent), refresh=True)
 
     def _table(self) -> Table:
-        """As many columns as there is room for; what matters most in an incident goes last."""
+        """As many columns as fit; the most important ones in an incident go last."""
         width = self._live.console.width
         columns: dict[str, tuple[str, Callable[[Inspection], RenderableType]]] = {
             "KEY": ("left", lambda look: cell(look.key, "bold")),
@@ -226,7 +226,7 @@ class _TableView(_View):
         return table
 
     def _bar(self, look: Inspection) -> ProgressBar:
-        """What is left, of the most that was ever left since we began to watch: the store does not keep the TTL."""
+        """The remaining time, relative to the maximum seen so far: the store does not keep the TTL."""
         left = look.remaining or 0.0
         longest = self._longest[look.key] = max(left, self._longest.get(look.key, 0.0), 0.001)
         style = "green" if left > longest / 3 else "yellow" if left > longest / 6 else "red"

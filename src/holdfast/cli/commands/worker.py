@@ -1,4 +1,4 @@
-"""`holdfast worker`: runs the jobs of an app, until it is told to end."""
+"""`holdfast worker`: runs the jobs of an app until a signal comes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ EPILOG = "\n\n".join(
         "[dim]$[/dim] holdfast worker billing.jobs:app --pool money --concurrency 4 --drain-timeout 60",
         "[bold]Ending it[/bold]",
         (
-            "TERM or Ctrl-C: it takes nothing more and finishes what runs within the drain timeout; what is not "
-            "finished by then is stopped and given back. The same signal again ends the wait."
+            "TERM or Ctrl-C: it accepts no new jobs and finishes running ones within the drain timeout; the rest is "
+            "stopped and released. A second signal ends the wait."
         ),
         "[bold]Exit codes[/bold]",
         (
-            "0 everything that was begun was finished; 1 something was given back or would not stop; 64 usage; "
-            "78 one can never work like this."
+            "0 all started jobs finished; 1 some were released or did not stop; 64 usage; "
+            "78 a permanent configuration error."
         ),
     )
 )
@@ -58,7 +58,7 @@ def add_to(app: typer.Typer) -> None:
 
 def worker(
     context: typer.Context,
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the jobs are.", show_default=False)],
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app with the jobs.", show_default=False)],
     config: Config = None,
     database: Database = None,
     bus: Bus = None,
@@ -68,19 +68,19 @@ def worker(
         typer.Option("--url", metavar="URL", help="The same as --leases. [dim]($HOLDFAST_URL is not read)[/dim]"),
     ] = None,
     pool: Annotated[
-        list[str] | None, typer.Option(metavar="P", help="A pool to serve; may be repeated. [dim](default: all)[/dim]")
+        list[str] | None, typer.Option(metavar="P", help="A pool to serve; repeatable. [dim](default: all)[/dim]")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(metavar="N", help="Attempts at once, in each pool. [dim](8)[/dim]")
+        int | None, typer.Option(metavar="N", help="Concurrent attempts in each pool. [dim](8)[/dim]")
     ] = None,
     drain_timeout: Annotated[
-        float | None, duration_option(help="How long what runs may go on at the end. [dim](30)[/dim]")
+        float | None, duration_option(help="Time limit of running jobs at the end. [dim](30)[/dim]")
     ] = None,
     lease_ttl: Annotated[
-        float | None, duration_option(help="How soon another takes over when this dies. [dim](30)[/dim]")
+        float | None, duration_option(help="Takeover time after a crash of this worker. [dim](30)[/dim]")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="W", help="The worker's name, its alone. [dim](default: made up)[/dim]")
+        str | None, typer.Option(metavar="W", help="A unique name of the worker. [dim](default: random)[/dim]")
     ] = None,
     probe_host: ProbeHost = None,
     probe_port: ProbePort = None,
@@ -90,10 +90,10 @@ def worker(
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     otel: Otel = False,
-    json: Annotated[bool, typer.Option("--json", help="Say what happens as JSON lines on stderr.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines on stderr.")] = False,
 ) -> int:
-    """Run the jobs of an app, each under a lease of its own."""
-    # The plane is large, and the other commands should not wait for it.
+    """Run the jobs of an app, each under its own lease."""
+    # The plane is large, and other commands should not wait for its import.
     from holdfast.cli.server.worker_process import WorkerProcess
     from holdfast.plane.app import load_app
     from holdfast.plane.process.gc import collect_patiently
@@ -125,10 +125,10 @@ def worker(
 
 
 def _leases(context: typer.Context, leases: str | None, url: str | None) -> object:
-    """Where leases are kept, under the name by which that was given, here or to `holdfast` itself."""
+    """The lease URL, and the option that it came from."""
     from holdfast.plane.settings.sources import FlagValue
 
     named = url_of(context, url)
     if leases is not None and named is not None and leases != named:
-        raise BadInput("--url", "names another store than --leases", "give one of them")
+        raise BadInput("--url", "differs from --leases", "use one of them")
     return FlagValue("--url", named) if leases is None and named is not None else leases

@@ -1,1 +1,1 @@
-"""What commands print."""
+"""Output of commands: tables, JSON and live views."""

@@ -1,11 +1,11 @@
-"""A thread that writes to standard output or standard error, so that nobody waits for whoever reads there.
+"""A thread that writes to standard output or standard error, so that no other thread waits for a slow reader.
 
-Promises: `put` and `line` return at once and never raise, be the reader slow, stalled or gone, or the disk full. What
-is put is done in its order. At most `ROOM` things wait; what finds no room is dropped, and the next line says how many
-were. That standard output cannot be written is said in the log, once and not for every line. A reader who stalls does
-not keep the process from its end.
+Promises: `put` and `line` return immediately and never raise, even with a slow, stalled or gone reader, or a full disk.
+Writes happen in order. At most `ROOM` writes are queued; further ones are dropped, and the next line contains their
+number. A failing standard output is logged once, not for every line. A stalled reader does not keep the process from
+ending.
 
-Does not promise that anybody reads it: after `CLOSE_S` the end of the process waits no longer.
+Does not promise that the output is read: after `CLOSE_S` the end of the process waits no longer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Writer:
     """One standard stream, and the thread that writes to it."""
 
     def __init__(self, stream: Stream, gap: Callable[[int], str]) -> None:
-        """`gap` makes the line that says how many were dropped."""
+        """`gap` makes the line with the number of dropped writes."""
         self._stream: Stream = stream
         self._gap = gap
         self._background_writer: BackgroundWriter[Act] = BackgroundWriter(
@@ -41,20 +41,20 @@ class Writer:
         )
         self._trouble = Trouble(
             logging.getLogger("holdfast"),
-            "standard output cannot be written; what happens is not shown there",
+            "standard output cannot be written; events are not shown there",
             "standard output can be written again",
         )
 
     def line(self, text: str, *, rare: bool = False) -> None:
-        """Have a line written soon. What is `rare` has room when the rest has not."""
+        """Queue a line. `rare` lines have reserved room."""
         self.put(partial(self._write, text), rare=rare)
 
     def put(self, act: Act, *, rare: bool = False) -> None:
-        """Have something done soon that writes to the stream."""
+        """Queue a write to the stream."""
         self._background_writer.put(act, rare=rare)
 
     def close(self) -> None:
-        """Write what is left, and wait for that no longer than `CLOSE_S`."""
+        """Write the queue, waiting at most `CLOSE_S`."""
         self._background_writer.close(CLOSE_S)
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class Writer:
         try:
             act()
         except (OSError, ValueError) as error:
-            if self._stream == "stdout":  # of standard error there is nobody to tell
+            if self._stream == "stdout":  # a failing standard error cannot be reported
                 self._trouble.met(error)
         else:
             self._trouble.ended()
@@ -85,17 +85,17 @@ class Writer:
 
 
 def write_past(stream: TextIO | None, text: str) -> None:
-    """Write past the buffer of a stream: whoever waits in there for a reader holds the lock that an exit waits for."""
+    """Write past the buffer of a stream: a thread that waits in it for a reader holds the lock that an exit needs."""
     if stream is None:
         return
     number = None
-    if not hasattr(stream, "rich_proxied_file"):  # a line that lives is on the screen, and ours has to go above it
+    if not hasattr(stream, "rich_proxied_file"):  # a live line is on the screen, and ours has to go above it
         with contextlib.suppress(OSError, ValueError):  # there is no file behind it
             number = stream.fileno()
     if number is None:
         print(text, end="", file=stream, flush=True)
         return
-    stream.flush()  # what others have written comes first
+    stream.flush()  # earlier buffered output comes first
     left = text.encode(stream.encoding, stream.errors or "backslashreplace")
     while left:
         left = left[os.write(number, left) :]

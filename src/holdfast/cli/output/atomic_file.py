@@ -1,4 +1,4 @@
-"""A file that a command writes for others to read: whole under its name, or not at all."""
+"""Writes a file atomically: completely, or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _MODE = 0o644
 
 
 def write_whole(option: str, path: Path, data: bytes) -> None:
-    """Write beside it, to the disk, and then under its name; what was there keeps its rights.
+    """Write a temporary file beside it, sync it, and rename it; an existing file keeps its permissions.
 
-    What is no file (a pipe, a terminal, a device) is written to, and never replaced by one. What cannot be written is a
-    `BadInput` of the option, and then what was there before is there still.
+    A pipe, a terminal or a device is written to, and never replaced. A failure raises `BadInput` of the option, and
+    the old content stays.
     """
     place = path.resolve()  # a link stays a link
     if place.is_dir():
-        raise BadInput(option, f"{path} is a directory", "name a file")
+        raise BadInput(option, f"{path} is a directory", "use a file name")
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
@@ -26,5 +26,5 @@ def write_whole(option: str, path: Path, data: bytes) -> None:
             replace_file(place, data, place.stat().st_mode & 0o7777 if place.exists() else _MODE)
     except OSError as error:
         raise BadInput(
-            option, f"{path} cannot be written: {error.strerror}", "check its folder and its rights"
+            option, f"{path} cannot be written: {error.strerror}", "check the directory and its permissions"
         ) from None

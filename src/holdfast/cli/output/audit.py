@@ -1,4 +1,4 @@
-"""What a ledger says, in words and as JSON: how a hold ended and why, and which two records break a rule."""
+"""Text and JSON of an audit ledger: how a hold ended and why, and the two records that violate a rule."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from holdfast.types import NS
 
 
 def ending(hold: HoldInterval) -> str:
-    """How it ended, in a few words."""
+    """How it ended, as a short text."""
     if hold.end is HoldEnd.FORCED and hold.forced is not None:
         return f"broken by {hold.forced.owner}: {hold.forced.detail or 'no reason recorded'}"
     if hold.end is HoldEnd.LOST and hold.ended is not None:
         return f"lost: {hold.ended.reason or 'no reason recorded'}"
     if hold.end is HoldEnd.UNKNOWN:
-        return "no end is recorded" + ("" if hold.next is None else "; over when the next one had it")
+        return "no end is recorded" + ("" if hold.next is None else "; it ended before the next grant")
     return str(hold.end)
 
 
 def autopsy(hold: HoldInterval) -> list[str]:
-    """Why it was lost, and what became of the key. Empty when it ended as it should."""
+    """Why it was lost, and the next holder of the key. Empty if it ended normally."""
     lines: list[str] = []
     if hold.end in {HoldEnd.LOST, HoldEnd.FORCED} and hold.ended is not None:
         lines += sentences(hold.ended.reason, hold.ended.facts or {})
     if hold.unconfirmed:
         lines.append(f"{hold.unconfirmed} of its renewals had no answer")
     if hold.refused_writes:
-        lines.append(f"{hold.refused_writes} of its writes were refused: storage had met a newer fence")
+        lines.append(f"{hold.refused_writes} of its writes were refused: storage had seen a newer fence")
     return [*lines, takeover(hold)] if lines else []
 
 
 def takeover(hold: HoldInterval) -> str:
-    """Who had the key afterwards, and after how long."""
+    """The next holder of the key, and after how long."""
     following, free_ns = hold.next, hold.free_for_ns
     if following is None or free_ns is None:
-        return "nobody had it afterwards, as far as the ledger knows"
+        return "no later holder is recorded"
     how = f"{seconds(free_ns / NS)} later" if free_ns >= 0 else f"{seconds(-free_ns / NS)} before that"
-    verb = "had again by the same owner" if following.owner == hold.owner else f"taken over by {following.owner}"
+    verb = "acquired again by the same owner" if following.owner == hold.owner else f"taken over by {following.owner}"
     return f"{verb} with fence {following.fence}, {how}"
 
 
 def as_dict(hold: HoldInterval) -> dict[str, Any]:
-    """A hold for programs."""
+    """A hold as JSON types."""
     following = hold.next
     return {
         "key": hold.key,
@@ -79,14 +79,14 @@ def _following(hold: HoldInterval, following: HoldInterval) -> dict[str, Any]:
 
 
 def loss_line(hold: HoldInterval) -> str:
-    """A loss in one line, for a list of them."""
+    """A loss in one line, for a list."""
     reason = "no reason recorded" if hold.loss is None else hold.loss.reason or "no reason recorded"
     at = "" if hold.until_ns is None else when(hold.until_ns, date=True)
     return f"{at} {hold.key} fence {hold.fence or 'none'} of {hold.owner}: {reason}; {takeover(hold)}".lstrip()
 
 
 def told(record: Record) -> str:
-    """One record as a line for people."""
+    """One record as a line of text."""
     words = [when(record.at_ns, date=True), f"{record.owner or 'the store'}:", str(record.kind).replace("_", " ")]
     if record.fence is not None:
         words.append(f"fence {record.fence}")
@@ -99,7 +99,7 @@ def told(record: Record) -> str:
 
 
 def violation(found: Violation) -> dict[str, Any]:
-    """A broken rule for programs."""
+    """A violated rule as JSON types."""
     return {
         "rule": found.rule,
         "key": found.key,
@@ -130,7 +130,7 @@ def _local(ns: int) -> datetime | None:
 
 
 def when(ns: int, *, date: bool = False) -> str:
-    """A moment in the local time of whoever reads this."""
+    """A moment in local time."""
     at = _local(ns)
     if at is None:
         return f"{ns} ns"
@@ -139,6 +139,6 @@ def when(ns: int, *, date: bool = False) -> str:
 
 
 def iso(ns: int | None) -> str | None:
-    """A moment for programs."""
+    """A moment in ISO format."""
     at = None if ns is None else _local(ns)
     return None if at is None else at.isoformat()

@@ -1,4 +1,4 @@
-"""How a drill looks in a terminal: lines while it goes on, and a table with the verdict at the end."""
+"""Terminal output of a drill: progress lines, and a table with the verdict at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STORIES_MAX = 3
 
 
 class Progress:
-    """Says what goes on, as it happens: for people, or one JSON object per line."""
+    """Prints progress as text, or one JSON object per line."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
@@ -33,7 +33,7 @@ class Progress:
         self._plan: DrillPlan | None = None
 
     def begin(self, drill: Drill, plan: DrillPlan) -> None:
-        """A drill is about to begin. Said when its first scene does: what is refused before is not announced."""
+        """Remember the drill. It is announced with its first scene, so a refused drill is not announced."""
         self._drill, self._plan = drill, plan
 
     def _announce(self) -> None:
@@ -52,7 +52,7 @@ class Progress:
             self._status.start()
 
     def __call__(self, scene: str, text: str, *, good: bool | None = None) -> None:
-        """One thing that happened."""
+        """Print one event."""
         self._announce()
         at = time.monotonic() - self._began
         if self._json:
@@ -79,7 +79,7 @@ class Progress:
 
 
 def put_verdict(verdict: DrillVerdict, report: str | None) -> None:
-    """The table, what was lost and how, and the verdict in a sentence."""
+    """Print the table, the lost updates, and the verdict in a sentence."""
     console = out()
     table = plain_table(
         *(("SCENE", "left"), ("GUARDS", "left"), ("LOST", "right"), ("REFUSED", "right")),
@@ -117,6 +117,6 @@ def _row(judged: JudgedScene) -> tuple[Text, ...]:
     if not judged.ok:
         word = cell("FAILED", "bold red")
     else:
-        word = cell("loss shown", "yellow") if scene.bites else cell("as it must", "green")
+        word = cell("loss shown", "yellow") if scene.bites else cell("as expected", "green")
     lost = cell(str(judged.lost), "yellow" if judged.lost else "")
     return cell(scene.title), cell(_GUARDS[scene.guard]), lost, cell(str(judged.refused)), cell(took), cell(slo), word

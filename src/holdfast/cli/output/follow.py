@@ -1,4 +1,4 @@
-"""Shared by `jobs follow` and `runs follow`: the views, the polling, and the exit codes."""
+"""Shared by `jobs follow` and `runs follow`: views, polling and exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOK_S: Final = 0.2
 
 
 class View(Protocol[S_contra, E]):
-    """How something is shown while it goes on."""
+    """A view of a job or run."""
 
     def __enter__(self) -> Self: ...
 
@@ -30,26 +30,26 @@ class View(Protocol[S_contra, E]):
     ) -> None: ...
 
     def show(self, thing: S_contra, news: list[E], /) -> None:
-        """It is like this now, and this has happened since."""
+        """Show the current state, and the events since the last call."""
         ...
 
     def failed(self, error: str) -> None:
-        """It cannot be looked at now."""
+        """Show that polling fails."""
         ...
 
     def over(self, thing: S_contra, /) -> None:
-        """It has ended."""
+        """Show the end."""
         ...
 
     def unfinished(self, thing: S_contra, /) -> None:
-        """The time for looking is over, and it is not."""
+        """Show that the time limit was reached before the end."""
         ...
 
 
 class Shown(NamedTuple, Generic[S, E]):
-    """How a job or a run is shown in text and in JSON."""
+    """Text and JSON of a job or a run."""
 
-    document: Callable[[S], dict[str, Any]]  # all of it, under its name
+    document: Callable[[S], dict[str, Any]]  # the whole object, under its name
     event: Callable[[E], dict[str, Any]]
     line: Callable[[E], Text]
     verdict: Callable[[S], Text]
@@ -57,7 +57,7 @@ class Shown(NamedTuple, Generic[S, E]):
 
 
 class _Plain(Generic[S, E]):
-    """A view that needs no ending."""
+    """A view without cleanup."""
 
     def __init__(self, shown: Shown[S, E]) -> None:
         self._shown = shown
@@ -116,7 +116,7 @@ async def followed(
     newest: Callable[[], Awaitable[S]],
     timeout: float | None,
 ) -> S | None:
-    """Show what happens until it has ended. Returns how it ended; None: the time was over first."""
+    """Show all events until the end. Returns the final state; None: the time limit came first."""
     with view:
         try:
             async with asyncio.timeout(timeout):
@@ -129,7 +129,7 @@ async def followed(
 
 
 async def looked_at(look: Callable[[], Awaitable[T | None]], failed: Callable[[str], None]) -> T:
-    """Look again and again until there is an answer. Whoever looks through an outage wants to see its end."""
+    """Poll until there is an answer: an operator who follows through an outage wants to see its end."""
     first = True
     while True:  # ends with an answer, by cancellation, or in an error
         try:

@@ -1,4 +1,4 @@
-"""A job watched until it is over: live on a terminal, a line for each event elsewhere, JSON for programs."""
+"""Follows a job until it finishes: live on a terminal, a line for each event elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _View: TypeAlias = View[Job, JobEvent]
 
 
 async def follow(components: Components, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:
-    """Show what happens to a job until it is over or the time is. The exit code says how it ended."""
+    """Show the events of a job until it finishes, or until the timeout. Returns the exit code for its outcome."""
     shown: Shown[Job, JobEvent] = Shown(_document, event_dict, event_line, verdict, _unfinished)
     view = view_of(shown, lambda: _LiveView(components), json=json)
     job = await followed(
@@ -38,7 +38,7 @@ async def follow(components: Components, caller: Caller, job_id: str, *, timeout
 
 
 def exit_of(job: Job) -> Exit:
-    """What the end of a job means to a script."""
+    """The exit code for the outcome of a job."""
     return Exit.OK if job.state is JobState.SUCCEEDED else Exit.NO
 
 
@@ -57,7 +57,7 @@ async def _watch(components: Components, caller: Caller, job_id: str, view: _Vie
 
 
 class _LiveView:
-    """The history so far, and what the job is doing now."""
+    """The history so far, and the current state of the job."""
 
     def __init__(self, components: Components) -> None:
         self._clock = components.clock
@@ -83,7 +83,7 @@ class _LiveView:
             cell(f" for {seconds((now_ns - job.updated_ns) / NS)}"),
             cell("   attempt {} of {}".format(*attempts_of(job.id, job.labels, job.attempt, job.max_attempts)), "dim"),
             cell(f"   {job.worker}" if job.worker and not job.state.terminal else "", "dim"),
-            cell("   (Ctrl-C stops looking, not the job)", "dim"),
+            cell("   (Ctrl-C stops following, not the job)", "dim"),
         )
         self._spinner.update(text=line)
         self._live.update(Group(self._spinner))
@@ -105,11 +105,11 @@ def _document(job: Job) -> dict[str, Any]:
 
 
 def _unfinished(job: Job) -> str:
-    return f"{job.id} is {job.state}, and not over yet"
+    return f"{job.id} is {job.state} and has not finished yet"
 
 
 def verdict(job: Job) -> Text:
-    """How it ended, on one line."""
+    """The outcome on one line."""
     if job.state is JobState.SUCCEEDED:
         told = "" if job.result is None else f": {short(as_json(job.result))}"
         return cell(f"{job.id} succeeded at attempt {job.attempt}{told}", "bold green")

@@ -1,4 +1,4 @@
-"""A run watched until it is over: a live tree on a terminal, a line for each event elsewhere, JSON for programs."""
+"""Follows a run until it finishes: a live tree on a terminal, a line for each event elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _View: TypeAlias = View[StoredRun, RunEvent]
 
 
 async def follow(components: Components, caller: Caller, run_id: str, *, timeout: float | None, json: bool) -> Exit:
-    """Show what happens to a run until it is over or the time is. The exit code says how it ended."""
+    """Show the events of a run until it finishes, or until the timeout. Returns the exit code for its outcome."""
     shown: Shown[StoredRun, RunEvent] = Shown(
         _document, event_dict, partial(timeline_line, audit=False), verdict, _unfinished
     )
@@ -55,7 +55,7 @@ async def _watch(components: Components, caller: Caller, run_id: str, view: _Vie
 
 
 class _TreeView:
-    """The steps as a tree that changes in place."""
+    """The steps as a live tree."""
 
     def __init__(self, components: Components) -> None:
         self._clock = components.clock
@@ -70,12 +70,12 @@ class _TreeView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.__exit__(kind, error, trace)
-        if self._shown is not None:  # somebody stopped looking
+        if self._shown is not None:  # following was stopped early
             out().print(run_tree(self._shown, self._clock.now().wall))
 
     def show(self, stored: StoredRun, news: list[RunEvent]) -> None:
         self._shown = stored
-        hint = cell("(Ctrl-C stops looking, not the run)", "dim")
+        hint = cell("(Ctrl-C stops following, not the run)", "dim")
         self._live.update(Group(run_tree(stored, self._clock.now().wall), Text(), hint))
 
     def failed(self, error: str) -> None:
@@ -88,7 +88,7 @@ class _TreeView:
         self._last(stored, cell(_unfinished(stored), "yellow"))
 
     def _last(self, stored: StoredRun, said: Text) -> None:
-        """The tree stays, and under it, where eyes are, what became of the run."""
+        """Keep the tree, and print the outcome below it."""
         self._shown = None
         self._live.update(Text())
         self._live.console.print(run_tree(stored, self._clock.now().wall))
@@ -100,11 +100,11 @@ def _document(stored: StoredRun) -> dict[str, Any]:
 
 
 def _unfinished(stored: StoredRun) -> str:
-    return f"{stored.run.id} is {stored.run.status}, and not over yet"
+    return f"{stored.run.id} is {stored.run.status} and has not finished yet"
 
 
 def verdict(stored: StoredRun) -> Text:
-    """How it ended, on one line."""
+    """The outcome on one line."""
     run = stored.run
     if run.status is RunStatus.SUCCEEDED:
         told = "" if run.output is None else f": {short(as_json(run.output))}"

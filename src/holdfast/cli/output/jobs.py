@@ -1,4 +1,4 @@
-"""Jobs, their history and dead letters as the shell shows them: dictionaries for programs, tables for people.
+"""Jobs, their history and dead letters: dictionaries for JSON, tables for terminals.
 
 The dictionaries have the same names as the answers of the HTTP API: durations in seconds, moments in RFC 3339.
 """
@@ -45,14 +45,14 @@ def at(ns: int) -> datetime:
 
 
 def job_dict(job: Job, progress: Progress | None = None, waiting: WaitReason | None = None) -> dict[str, Any]:
-    """One job, for programs."""
+    """One job as JSON types."""
     shown = None if progress is None else progress_dict(progress)
     why = None if waiting is None else {"code": str(waiting.code), "text": waiting.text}
     return {**outline_dict(job), "payload": job.payload, "result": job.result, "progress": shown, "waiting": why}
 
 
 def progress_dict(progress: Progress) -> dict[str, Any]:
-    """What the function of a job last reported, for programs."""
+    """The last progress report of a job as JSON types."""
     return {
         "attempt": progress.attempt,
         "at": at(progress.at_ns).isoformat(),
@@ -62,7 +62,7 @@ def progress_dict(progress: Progress) -> dict[str, Any]:
 
 
 def outline_dict(job: Job | JobOutline) -> dict[str, Any]:
-    """One job of a list, for programs."""
+    """One job of a list as JSON types."""
     return {
         "id": job.id,
         "tenant": job.tenant,
@@ -91,7 +91,7 @@ def outline_dict(job: Job | JobOutline) -> dict[str, Any]:
 
 
 def event_dict(event: JobEvent) -> dict[str, Any]:
-    """One line of history, for programs."""
+    """One event of the history as JSON types."""
     return {
         "version": event.version,
         "at": at(event.at_ns).isoformat(),
@@ -105,7 +105,7 @@ def event_dict(event: JobEvent) -> dict[str, Any]:
 
 
 def letter_dict(letter: DeadLetter | LetterOutline) -> dict[str, Any]:
-    """One dead letter of a list, for programs."""
+    """One dead letter of a list as JSON types."""
     return {
         "id": letter.id,
         "job": letter.job,
@@ -121,7 +121,7 @@ def letter_dict(letter: DeadLetter | LetterOutline) -> dict[str, Any]:
 
 
 def state_cell(state: JobState) -> Text:
-    """A state in its colour."""
+    """A state in its color."""
     return cell(str(state), _STYLES[state])
 
 
@@ -148,13 +148,13 @@ def job_table(jobs: Sequence[JobOutline], now_ns: int) -> Table:
 
 
 def progress_text(progress: Progress) -> str:
-    """What the function of a job last reported, on one line."""
+    """The last progress report of a job, on one line."""
     share = [] if progress.fraction is None else [f"{progress.fraction:.0%}"]
     return ", ".join([*share, *([progress.note] if progress.note else [])]) or "working"
 
 
 def job_rows(job: Job, progress: Progress | None = None, waiting: WaitReason | None = None) -> dict[str, Text]:
-    """Everything about one job that is there, by heading."""
+    """All available fields of one job, by heading."""
     reported = ""
     if progress is not None:
         reported = f"{progress_text(progress)} (attempt {progress.attempt}, {moment(at(progress.at_ns))})"
@@ -185,7 +185,7 @@ def job_rows(job: Job, progress: Progress | None = None, waiting: WaitReason | N
 
 
 def event_line(event: JobEvent) -> Text:
-    """One line of history."""
+    """One event of the history as a line."""
     text = cell(f"{moment(at(event.at_ns))}  ", "dim")
     text.append_text(state_cell(event.after))
     told = [f"attempt {event.attempt}"] if event.attempt else []

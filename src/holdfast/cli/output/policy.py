@@ -1,4 +1,4 @@
-"""How the error policy looks on a terminal: text that a tired person understands."""
+"""The error policy as text for a terminal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DUPLICATES: Final = {"step": "steps completed again", "publish": "jobs publishe
 
 
 def put_report(report: PolicyReport) -> None:
-    """What each class does, what is happening, and what to do next."""
+    """Print the mode of each class, current fallbacks, and the next step."""
     over = seconds(report.window_ns / NS)
     if not report.classes:
-        out().print("no process of this plane has started yet, and nobody has switched anything")
+        out().print("no process of this plane has started yet, and the policy was never switched")
     else:
         table = plain_table(
             ("CLASS", "left"), ("WHEN THE STORE FAILS", "left"), ("SINCE", "left"), ("BY", "left"), ("WHY", "left"),
-            ("FALLBACKS", "right"), ("A SECOND", "right"), ("EXERCISED", "right"),
+            ("FALLBACKS", "right"), ("PER SECOND", "right"), ("EXERCISED", "right"),
         )  # fmt: skip
         for each in report.classes:
             holds = each.standing
@@ -44,13 +44,13 @@ def put_report(report: PolicyReport) -> None:
     console.print(f"every other class is fail_closed; counts are of the last {over}, in all processes", style="dim")
     if report.families:
         found = ", ".join(f"{family} {count}" for family, count in sorted(report.families.items()))
-        console.print(cell(f"fallbacks by kind of lock: {found}"))
+        console.print(cell(f"fallbacks by lock family: {found}"))
     doubled = {_DUPLICATES[sign]: both for sign, both in report.duplicates.items() if any(both)}
     shown = ", ".join(f"{name} {now} (the {over} before: {before})" for name, (now, before) in doubled.items())
     console.print(cell(f"duplicates: {shown or 'none'}", "red" if any(now for now, _ in doubled.values()) else ""))
     if report.jitter is not None:
         now = report.jitter
-        way = "; back to the fixed delay: holdfast policy set busy_jitter 0 --reason …" if now.seconds else ""
+        way = "; to return to the fixed delay: holdfast policy set busy_jitter 0 --reason …" if now.seconds else ""
         line = f"busy_jitter: {now.seconds:g} s since {_moment(now.since_ns)}, by {now.actor}: {now.reason}{way}"
         console.print(cell(line), soft_wrap=True)
     for running in report.exercises:
@@ -77,9 +77,9 @@ def _exercise_line(each: PlaneExercise) -> str:
 
 
 def put_history(found: Sequence[PolicyChange], *, full: bool) -> None:
-    """Who switched what, when and why. `full`: there may be more."""
+    """Print the switches. `full`: there may be more."""
     if not found:
-        out().print("nothing was ever switched")
+        out().print("the policy was never switched")
         return
     table = plain_table(
         ("WHEN", "left"), ("CLASS", "left"), ("FROM", "left"), ("TO", "left"), ("BY", "left"), ("WHY", "left"),
@@ -102,7 +102,7 @@ def put_history(found: Sequence[PolicyChange], *, full: bool) -> None:
 
 
 def put_exercises(found: Sequence[PlaneExercise]) -> None:
-    """The latest exercises."""
+    """Print the latest exercises."""
     if not found:
         out().print("there was no exercise yet")
         return

@@ -1,4 +1,4 @@
-"""Runs, timelines, workflows and approvals as the shell shows them: dictionaries for programs, tables for people.
+"""Runs, timelines, workflows and approvals: dictionaries for JSON, tables for terminals.
 
 The dictionaries have the same names as the answers of the HTTP API: durations in seconds, moments in RFC 3339.
 """
@@ -29,7 +29,7 @@ from holdfast.types import NS
 CHILDREN_SHOWN: Final = 8
 NAME_WIDTH: Final = 14
 KIND_WIDTH: Final = 9
-PARTS: Final = frozenset({"engine", "delays", "reconciler"})  # of the plane, as they sign timelines
+PARTS: Final = frozenset({"engine", "delays", "reconciler"})  # components, as they appear in timelines
 
 _STYLES: Final = {
     "pending": "dim",
@@ -59,7 +59,7 @@ _MARKS: Final = {
 
 
 def run_dict(stored: StoredRun) -> dict[str, Any]:
-    """One run, for programs."""
+    """One run as JSON types."""
     run = stored.run
     told = run_line(outline_of_run(stored))
     steps = {name: step_dict(state) for name, state in run.steps.items()}
@@ -67,7 +67,7 @@ def run_dict(stored: StoredRun) -> dict[str, Any]:
 
 
 def run_line(run: RunOutline) -> dict[str, Any]:
-    """One run in a list, for programs."""
+    """One run of a list as JSON types."""
     about = run.about
     return {
         "id": run.id,
@@ -95,7 +95,7 @@ def run_line(run: RunOutline) -> dict[str, Any]:
 
 
 def step_dict(state: StepState) -> dict[str, Any]:
-    """One step, for programs."""
+    """One step as JSON types."""
     told: dict[str, Any] = {
         "status": str(state.status),
         "attempt": state.attempt,
@@ -112,7 +112,7 @@ def step_dict(state: StepState) -> dict[str, Any]:
 
 
 def event_dict(event: RunEvent) -> dict[str, Any]:
-    """One line of a timeline, for programs."""
+    """One event of a timeline as JSON types."""
     return {
         "version": event.version,
         "line": event.line,
@@ -127,18 +127,18 @@ def event_dict(event: RunEvent) -> dict[str, Any]:
 
 
 def definition_dict(definition: Definition) -> dict[str, Any]:
-    """One workflow, for programs."""
+    """One workflow as JSON types."""
     return {**workflow_line(definition.outline), "definition": as_document(definition.workflow)}
 
 
 def definition_lines(definition: Definition) -> list[Text]:
-    """The definition of a workflow as JSON, for people, and for a file that `holdfast runs define` takes."""
+    """The definition of a workflow as JSON text, which `holdfast runs define` accepts."""
     text = json.dumps(as_document(definition.workflow), ensure_ascii=False, indent=2)
-    return [cell(line) for line in text.split("\n")]  # which JSON has nowhere else
+    return [cell(line) for line in text.split("\n")]  # JSON has line breaks nowhere else
 
 
 def workflow_line(workflow: WorkflowOutline) -> dict[str, Any]:
-    """One workflow of a list, for programs."""
+    """One workflow of a list as JSON types."""
     return {
         "name": workflow.name,
         "version": workflow.version,
@@ -153,12 +153,12 @@ def workflow_line(workflow: WorkflowOutline) -> dict[str, Any]:
 
 
 def approval_dict(approval: Approval) -> dict[str, Any]:
-    """One approval, for programs."""
+    """One approval as JSON types."""
     return {**approval_line(outline_of_approval(approval)), "message": approval.message}
 
 
 def approval_line(approval: ApprovalOutline) -> dict[str, Any]:
-    """One approval of a list, for programs."""
+    """One approval of a list as JSON types."""
     return {
         "job": approval.job,
         "tenant": approval.tenant,
@@ -181,7 +181,7 @@ def approval_line(approval: ApprovalOutline) -> dict[str, Any]:
 
 
 def status_cell(status: RunStatus | StepStatus | ApprovalStatus) -> Text:
-    """A status in its colour."""
+    """A status in its color."""
     return cell(str(status), _STYLES[str(status)])
 
 
@@ -207,7 +207,7 @@ def run_table(runs: Sequence[RunOutline], now_ns: int) -> Table:
 
 
 def run_tree(stored: StoredRun, now_ns: int) -> Tree:
-    """A run and its steps, each with what it waits for and how it is."""
+    """A run and its steps, each with its dependencies and its state."""
     run = stored.run
     heading = Text.assemble(
         cell(f"{run.workflow.name} v{run.workflow.version} ", "bold"),
@@ -247,7 +247,7 @@ def step_line(name: str, step: Step, state: StepState, now_ns: int) -> Text:
 
 
 def timeline_line(event: RunEvent, *, audit: bool = True) -> Text:
-    """One line of a timeline. `audit`: with the fence and the actor of every write, not only of what people did."""
+    """One event of a timeline. `audit`: with fence and actor of every write, not only those of people."""
     text = cell(f"{moment(at(event.at_ns))}  ", "dim")
     text.append_text(cell(f"{event.step or 'run':<{NAME_WIDTH}} ", "bold"))
     text.append_text(cell(f"{event.kind:<{KIND_WIDTH}}", _STYLES.get(event.kind, "cyan")))
@@ -274,7 +274,7 @@ def workflow_table(workflows: Sequence[WorkflowOutline]) -> Table:
         table.add_row(
             cell(each.name, "bold"),
             str(each.version),
-            cell("everybody" if each.scope == "*" else each.scope),
+            cell("all" if each.scope == "*" else each.scope),
             cell(each.risk),
             str(each.steps),
             moment(at(each.created_ns)),
@@ -305,7 +305,7 @@ def approval_table(approvals: Sequence[ApprovalOutline], now_ns: int) -> Table:
 
 
 def approval_rows(approval: Approval) -> dict[str, Text]:
-    """Everything about one approval that is there, by heading."""
+    """All available fields of one approval, by heading."""
     rows = {
         "job": cell(approval.job, "bold"),
         "status": status_cell(approval.status),
@@ -325,7 +325,7 @@ def approval_rows(approval: Approval) -> dict[str, Text]:
 
 
 def message_text(approval: Approval) -> str:
-    """What whoever decides should know."""
+    """The message for the approver."""
     if approval.message is None or approval.message == "":
         return _why(approval)
     return approval.message if isinstance(approval.message, str) else as_json(approval.message)
@@ -336,7 +336,7 @@ def _why(approval: Approval | ApprovalOutline) -> str:
 
 
 def _decide(job: str) -> Text:
-    """What to type about something that waits for a person."""
+    """The command for a pending approval."""
     return cell(f"  holdfast approvals show {shlex.quote(job)}", "magenta")
 
 
@@ -360,12 +360,12 @@ def _details(state: StepState, now_ns: int) -> list[str]:
         told.append(f"due in {seconds((state.due_ns - now_ns) / NS)}")
     if state.children:
         done = sum(child.status.terminal for child in state.children)
-        told.append(f"{done} of {len(state.children)} items over")
+        told.append(f"{done} of {len(state.children)} items finished")
     return told
 
 
 def _children(name: str, step: Step, state: StepState, now_ns: int) -> list[Text]:
-    """The children worth a line: those that are under way or went wrong, and not too many."""
+    """The most relevant children: running or failed ones, up to a limit."""
     calm = (StepStatus.PENDING, StepStatus.SUCCEEDED, StepStatus.SKIPPED)
     found = [(number, child) for number, child in enumerate(state.children) if child.status not in calm]
     lines = [step_line(f"{name}[{number}]", step, child, now_ns) for number, child in found[:CHILDREN_SHOWN]]

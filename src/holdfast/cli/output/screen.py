@@ -1,7 +1,7 @@
-"""Where the command line prints: tables and JSON on stdout, what it has to say on stderr.
+"""Printing of the command line: tables and JSON on stdout, messages on stderr.
 
-Colours only on a terminal, and none when `NO_COLOR` is set. Names and owners come from others, so they are shown as
-they are and never read as markup, and control characters in them are made visible before they reach a terminal.
+Colors only on a terminal, and none when `NO_COLOR` is set. Names and owners are external input: they are never read as
+markup, and their control characters are escaped before they reach a terminal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.leases.inspection import Inspection
 
 T = TypeVar("T")
 
-PLAIN_WIDTH = 160  # for pipes and files, where nobody can say how wide the reader is
+PLAIN_WIDTH = 160  # for pipes and files, whose width is unknown
 WIDE = 10_000
 
 
@@ -34,7 +34,7 @@ def out() -> Console:
 
 
 def put_table(table: Table) -> None:
-    """A table on stdout, one line per row however long it is: rows can be searched, and a terminal wraps by itself."""
+    """Print a table on stdout, one line per row however long: rows stay searchable, and a terminal wraps them."""
     console = Console(highlight=False, markup=False, emoji=False, width=WIDE)
     with console.capture() as captured:
         console.print(table)
@@ -48,15 +48,15 @@ def _width() -> int:
 
 
 def say(text: str) -> None:
-    """One line on stderr, with our name in front."""
+    """Print one line on stderr, with our name as prefix."""
     put_line(said(text))
 
 
 @contextlib.contextmanager
 def named_in_errors(place: str) -> Iterator[None]:
-    """Add to errors of the block which place was used, where the error itself cannot know who named it.
+    """Add the used store or database to errors of the block, if the error itself does not know its origin.
 
-    Only where the answer depends on the place: an unreachable store, a missing row.
+    Only for errors that depend on it: an unreachable store, a missing row.
     """
     try:
         yield
@@ -72,13 +72,13 @@ def said(text: str) -> str:
 
 
 def put_line(line: str) -> None:
-    """A line on stderr, if anybody reads it. That nobody does must not disturb what we are doing."""
+    """Print a line on stderr. A missing reader must not disturb the caller."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
 
 def put_json(value: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
-    """One JSON value on one line of stdout, at once."""
+    """Print one JSON value on one line of stdout, without buffering."""
     print(json_line(value), flush=True)
 
 
@@ -108,7 +108,7 @@ def put_page(
 
 
 def printable(text: str) -> str:
-    """The text on one line, without anything that a terminal would obey."""
+    """The text on one line, without terminal control characters."""
     return "".join(each if each.isprintable() else _escaped(each) for each in text)
 
 
@@ -117,7 +117,7 @@ def _escaped(character: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A length of time as people say it."""
+    """A duration as people write it."""
     if value is None:
         return "?"
     if value < 0:
@@ -134,31 +134,31 @@ def seconds(value: float | None) -> str:
 
 
 def since(look: Inspection) -> str:
-    """When the lock was taken, in the local time of whoever reads this."""
+    """When the lock was taken, in local time."""
     return "?" if look.since is None else moment(look.since)
 
 
 def moment(at: datetime) -> str:
-    """A time of today as a time, any other with its date."""
+    """A moment of today as a time, any other with its date."""
     local = at.astimezone()
     today = datetime.now().astimezone().date()
     return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
 def fence(look: Inspection) -> str:
-    """The fence, or who keeps none."""
+    """The fence, or that the holder has none."""
     return "none: another library" if look.fence is None else str(look.fence)
 
 
 def plain_table(*columns: tuple[str, str]) -> Table:
-    """A table without lines; columns are pairs of heading and justification. Where there is no room, names are cut."""
+    """A table without lines; columns are pairs of heading and justification. Names are cut if they do not fit."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading, justify in columns:
         right = justify == "right"
         table.add_column(
             heading,
             justify="right" if right else "left",
-            no_wrap=right,  # which also means that it keeps its width, and names give way
+            no_wrap=right,  # keeps its width, and names are cut instead
             overflow="ellipsis",
             min_width=len(heading),
         )
@@ -166,5 +166,5 @@ def plain_table(*columns: tuple[str, str]) -> Table:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Text for a table, exactly as it is."""
+    """Text for a table cell, without markup."""
     return Text(printable(text), style=style)

@@ -1,8 +1,8 @@
-r"""The standard streams as whoever starts us has left them, made fit to print to.
+r"""Repairs the standard streams that the parent process has left.
 
-Promises: afterwards there are three. One that was closed reads nothing and drops what it is told, so that no database
-ends up under its number; a character that a stream has no bytes for is written as `\uXXXX`, which is also how JSON
-says it, so that JSON stays JSON in every encoding.
+Promises: afterwards all three exist. A closed one reads nothing and drops all output, so that no database gets its file
+number. A character that a stream cannot encode is written as `\uXXXX`, which is also its JSON escape, so that JSON
+stays valid in every encoding.
 """
 
 from __future__ import annotations
@@ -16,31 +16,29 @@ import sys
 from typing import Final
 
 ERRORS: Final = "holdfast.escaped"
-"""The name under which Python's codecs know how we write what cannot be encoded."""
+"""The name of our error handler for Python's codecs."""
 
 
 def make_fit() -> None:
-    """Do so, for this process."""
+    """Repair the streams of this process."""
     codecs.register_error(ERRORS, _escaped)
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(
-                os.open(os.devnull, os.O_RDWR), True
-            )  # the lowest number that is free, which is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            with contextlib.suppress(OSError):  # it cannot say where it stands, which only matters to files
+            with contextlib.suppress(OSError):  # it has no position, which only matters for files
                 stream.reconfigure(errors=ERRORS)
 
 
 def let_go(number: int) -> None:
-    """What is still buffered for a standard stream has nowhere to go, and the interpreter would stumble over it."""
+    """Drop the buffered output of a standard stream without a reader, on which the interpreter would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)

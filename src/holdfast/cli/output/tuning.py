@@ -1,4 +1,4 @@
-"""What `holdfast tune` says to people: a table of families, the arithmetic in sentences, and the sources."""
+"""Terminal output of `holdfast tune`: a table of families, the arithmetic in sentences, and the sources."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HELD = ("TAKEOVER", "SLO", "LOST/H")
 
 def put(gathered: Gathered, reports: Sequence[FamilyReport], retries: Sequence[RetryReport]) -> None:
     """Everything."""
-    line(f"evidence: {gathered.source}", "dim")
+    line(f"data: {gathered.source}", "dim")
     for remark in gathered.remarks:
         line(remark, "yellow")
     spoken = [each for each in reports if each.seen or each.disagreements]
@@ -38,13 +38,13 @@ def put(gathered: Gathered, reports: Sequence[FamilyReport], retries: Sequence[R
         put_sentences([each for each in spoken if _remarkable(each)])
     if silent:
         print()
-        line(f"nothing was seen of: {', '.join(silent)}", "dim")
+        line(f"no data about: {', '.join(silent)}", "dim")
     for each in retries:
         put_retry(each)
 
 
 def put_families(reports: Sequence[FamilyReport]) -> None:
-    """The table."""
+    """Print the table."""
     headings = [(name, "left") for name in _LEFT] + [(name, "right") for name in (*_SEEN, *_SET)]
     table = plain_table(*headings, ("BINDS", "left"), *((name, "right") for name in _HELD))
     for report in reports:
@@ -72,7 +72,7 @@ def put_families(reports: Sequence[FamilyReport]) -> None:
 
 
 def put_sentences(reports: Sequence[FamilyReport]) -> None:
-    """Why, family by family."""
+    """Print the reasons, family by family."""
     advised: dict[tuple[str, ...], str] = {}
     for report in reports:
         print()
@@ -90,11 +90,11 @@ def put_sentences(reports: Sequence[FamilyReport]) -> None:
             line(f"    detection {shown(report.found.detection_ns)}: {report.subject.demand.detection.source}", "dim")
         if report.lost:
             were = "1 lease was" if report.lost == 1 else f"{report.lost:,} leases were"
-            line(f"  {were} lost in that time: expired, or not confirmed in time", "yellow")
+            line(f"  {were} lost in that time: expired, or not confirmed", "yellow")
 
 
 def put_retry(report: RetryReport) -> None:
-    """The delays side by side."""
+    """Print the delays side by side."""
     print()
     line(f"retry delays of {report.family}, replayed with {report.arrivals:,} recorded arrivals", "bold")
     right = ("P50 WAIT", "P95 WAIT", "P99 WAIT", "BUSY", "FANO", "PEAK/MEAN")
@@ -114,11 +114,11 @@ def put_retry(report: RetryReport) -> None:
         for each in against:
             line(f"  {run.name}: {each}", "yellow")
         if run.unfinished:
-            line(f"  {run.name}: {run.unfinished:,} never had the lock", "yellow")
+            line(f"  {run.name}: {run.unfinished:,} never got the lock", "yellow")
 
 
 def put_plan(planned: Plan, *, applied: bool) -> None:
-    """What was written, or would be."""
+    """Print the changes, written or planned."""
     print()
     for each in planned.left:
         line(each, "yellow")
@@ -130,18 +130,18 @@ def put_plan(planned: Plan, *, applied: bool) -> None:
         return
     for name, (old, new) in planned.changes.items():
         line(f"{name}: {old:g} -> {new:g}", "green")
-    line(f"written to {planned.path}; processes follow when they are restarted")
+    line(f"written to {planned.path}; restart the processes to apply it")
 
 
 def put_verdict(reports: Sequence[FamilyReport]) -> None:
-    """Whether what is set agrees with the evidence."""
+    """Print whether the settings agree with the data."""
     print()
     for each in disagreements(reports):
         line(f"{each.setting} ({each.family}), {each.against}: {each.text}", "bold red")
     if not judged(reports):
-        line("nothing could be judged: there is not enough data", "bold red")
+        line("no judgement: there is not enough data", "bold red")
     elif agrees(reports):
-        line(f"what is set agrees with the evidence ({len(judged(reports))} families)", "green")
+        line(f"the settings agree with the data ({len(judged(reports))} families)", "green")
 
 
 def disagreements(reports: Sequence[FamilyReport]) -> list[Disagreement]:
@@ -150,12 +150,12 @@ def disagreements(reports: Sequence[FamilyReport]) -> list[Disagreement]:
 
 
 def judged(reports: Sequence[FamilyReport]) -> list[FamilyReport]:
-    """Those with enough evidence for a recommendation."""
+    """Those with enough data for a recommendation."""
     return [each for each in reports if each.found.timing is not None]
 
 
 def agrees(reports: Sequence[FamilyReport]) -> bool:
-    """Whether there was something to judge, and nothing against it."""
+    """Whether there was enough data, and no disagreement."""
     return bool(judged(reports)) and not disagreements(reports)
 
 
@@ -165,19 +165,19 @@ def line(text: str, style: str = "") -> None:
 
 
 def _remarkable(report: FamilyReport) -> bool:
-    """Whether there is more to say than the table does."""
+    """Whether the table does not show everything."""
     return bool(report.classes or report.disagreements) or not report.stays
 
 
 def _times(made: Timing | None, now: Timing | None, *, renewed: bool) -> tuple[Text, Text, Text]:
-    """TTL, renewal interval and failure budget; what is not as it is set stands out."""
+    """TTL, renewal interval and failure budget; differences from the settings are highlighted."""
     if made is None:
         return cell("?", "yellow"), cell(""), cell("")
     new = "bold green"
     ttl = cell(shown(made.ttl_ns), "" if now is not None and now.ttl_ns == made.ttl_ns else new)
     every = shown(made.renew_every_ns)
     if not renewed:
-        return ttl, cell(f"({every})"), cell("")  # in brackets: what it would be if it were renewed
+        return ttl, cell(f"({every})"), cell("")  # in parentheses: the value if it were renewed
     same = now is not None and now.renew_every_ns == made.renew_every_ns
     budget = now is not None and now.failures_max == made.failures_max
     return ttl, cell(every, "" if same else new), cell(str(made.failures_max), "" if budget else new)

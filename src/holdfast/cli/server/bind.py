@@ -1,4 +1,4 @@
-"""Taking a port: before anything else is opened, so that a second process by mistake finds out at once."""
+"""Binds a port before anything else is opened, so that an accidental second process fails immediately."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _NEEDED: Final = ("fastapi", "uvicorn")
 
 
 class Wish(NamedTuple):
-    """Where to listen, and what the flags for that are called."""
+    """Where to listen, and the names of the flags for it."""
 
     host: str
     port: int
     host_flag: str
     port_flag: str
-    otherwise: str  # how to do without it
+    otherwise: str  # the alternative
 
 
 def http_missing() -> tuple[str, ...]:
-    """What an HTTP server needs and is not installed. Nothing is imported."""
+    """The missing packages of an HTTP server. Imports nothing."""
     return tuple(name for name in _NEEDED if importlib.util.find_spec(name) is None)
 
 
 def check_http(what: str, otherwise: str) -> None:
-    """Return if an HTTP server can be had, else `BadInput` that says what to install."""
+    """Return if an HTTP server is possible, else raise `BadInput` with the packages to install."""
     missing = http_missing()
     if missing:
         fix = f'pip install "holdfast[plane]", or {otherwise}'
@@ -37,7 +37,7 @@ def check_http(what: str, otherwise: str) -> None:
 
 
 def listen(wish: Wish) -> socket.socket:
-    """Take the port, or `BadInput` that says who may have it and what to do."""
+    """Bind the port, or raise `BadInput` with the likely cause and the fix."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             wish.host, wish.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -58,7 +58,7 @@ def listen(wish: Wish) -> socket.socket:
 
 
 def address_of(ours: socket.socket) -> str:
-    """What to type into a browser."""
+    """The URL for a browser."""
     host, port = ours.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     everywhere = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - what it is called, not where we bind
@@ -71,6 +71,8 @@ def _taken(wish: Wish, error: OSError) -> BadInput:
         fix = f"use --{wish.port_flag} {port + 1}, or --{wish.port_flag} 0 for any; {wish.otherwise}"
         return BadInput(wish.port_flag, f"{port} is in use, perhaps by another holdfast up", fix)
     if error.errno == errno.EACCES:
-        return BadInput(wish.port_flag, f"{port} needs rights that this user does not have", "use one from 1024 on")
-    problem = f"{wish.host!r:.80} cannot be listened at ({error.strerror})"
+        return BadInput(
+            wish.port_flag, f"{port} needs permissions that this user does not have", "use one from 1024 on"
+        )
+    problem = f"{wish.host!r:.80} is not usable as a listening address ({error.strerror})"
     return BadInput(wish.host_flag, problem, "use an address of this host")

@@ -1,7 +1,7 @@
-"""The last moment of a process that has loaded much: the operating system takes its memory back, all at once.
+"""The end of a large process: the operating system frees its memory, without a last garbage collection.
 
-Promises: when everything was closed and said, the interpreter does not go through all that was ever loaded once more,
-in search of garbage. That took half a second of the grace period on a busy machine, and found nothing that matters.
+Promises: after everything is closed and reported, the interpreter does not traverse all loaded objects again. That took
+half a second of the grace period on a busy machine, and freed nothing that matters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import gc
 
 
 def leave_quickly() -> None:
-    """Let this process end without a last collection of garbage. To be called when its work is over."""
+    """Let this process end without a last garbage collection. Call it when all work is done."""
     atexit.register(_no_more)
 
 

@@ -1,4 +1,4 @@
-"""HTTP in a process of the plane: uvicorn on a socket that is ours, who gets in, and the API as a part of the plane."""
+"""HTTP in a process of the plane: uvicorn on our own socket, access control, and the API as a component."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from holdfast.web.middleware.auth import Access, TokenEntry, check_role
 from holdfast.web.middleware.rate_limit import Rates
 
 _FIELDS: Final = {"name", "digest", "roles", "tenant", "expires"}
-_FORM: Final = "write [[tokens]] with name, digest (SHA-256 of the token), roles and, if wanted, tenant and expires"
+_FORM: Final = "write [[tokens]] with name, digest (SHA-256 of the token), roles and optionally tenant and expires"
 _FILE_BYTES_MAX: Final = 1_000_000
 _REREAD_S: Final = 1.0
 _log = logging.getLogger("holdfast.web")
 
 
 def tokens_in(path: str) -> list[TokenEntry]:
-    """The tokens of a file, or `BadInput`. It holds digests and no tokens."""
+    """The tokens of a file, or `BadInput`. It contains digests and no tokens."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_FILE_BYTES_MAX + 1)
@@ -71,7 +71,7 @@ def _entry(path: str, number: int, entry: object) -> TokenEntry:
 
 
 def access_for(host: str, tokens: str | None) -> Access:
-    """Who gets in at `host`: whoever has a token of the file; without tokens, whoever is on this host."""
+    """Access at `host`: with tokens, callers with a token of the file; without tokens, callers on this host."""
     if tokens is None:
         return Access.bound_to(host)
     file = TokenFile(tokens)
@@ -81,8 +81,8 @@ def access_for(host: str, tokens: str | None) -> Access:
 class TokenFile:
     """The tokens of a file that may change while a process runs.
 
-    Promises: a change counts within about a second, as a whole. A file that cannot be read or is wrong is logged once,
-    and the tokens before it stay valid: a typing error must not lock every caller out. Clock: monotonic.
+    Promises: a change applies within about a second, as a whole. An unreadable or invalid file is logged once, and the
+    previous tokens stay valid: a typing error must not lock every caller out. Clock: monotonic.
     """
 
     def __init__(self, path: str, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -93,7 +93,7 @@ class TokenFile:
         self._next = monotonic() + _REREAD_S
 
     def changed(self) -> list[TokenEntry] | None:
-        """The tokens, if the file has changed since the last call and is right. Reads at most once a second."""
+        """The tokens, if the file has changed since the last call and is valid. Reads at most once per second."""
         now = self._monotonic()
         if now < self._next:
             return None
@@ -104,7 +104,7 @@ class TokenFile:
         self._seen = seen
         try:
             found = tokens_in(self._path)
-            Access(found)  # which compares the entries with each other
+            Access(found)  # validates the entries against each other
         except BadInput as error:
             text = "the token file cannot be used; the previous tokens stay valid"
             say(_log, logging.WARNING, text, problem=str(error))
@@ -121,7 +121,7 @@ class TokenFile:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the command, and says when it listens."""
+    """Leaves signals to the command, and reports when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -137,7 +137,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """One application on a socket that is ours."""
+    """One application on our own socket."""
 
     def __init__(self, app: FastAPI, ours: socket.socket) -> None:
         self._socket = ours
@@ -153,18 +153,18 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             server_header=False,
-            proxy_headers=False,  # a header that anybody can send says nothing about who asks
+            proxy_headers=False,  # any client can send such a header, so it does not identify a caller
         )
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def requests(self) -> int:
-        """How many were answered."""
+        """The number of answered requests."""
         return self._server.server_state.total_requests
 
     async def start(self) -> None:
-        """Answer requests. Returns when it does, or raises what stands in the way."""
+        """Answer requests. Returns when it does, or raises the obstacle."""
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="http")
         ready = asyncio.create_task(self._server.ready.wait())
         await asyncio.wait((self._serving, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -174,7 +174,7 @@ class HttpServer:
         self._socket.listen(BACKLOG)  # uvicorn listened with the number of connections to accept in one go
 
     async def stop(self, grace: float) -> bool:
-        """Answer what has begun within `grace` seconds, and close; connections that only wait are closed at once."""
+        """Finish started requests within `grace` seconds, and close; idle connections are closed immediately."""
         if self._serving is None:
             self._socket.close()
             return True
@@ -187,7 +187,7 @@ class HttpServer:
         return not late
 
     async def ended(self) -> None:
-        """Return when it has ended, or raise why."""
+        """Return when it has ended, or raise the reason."""
         if self._serving is not None:
             await asyncio.shield(self._serving)
 
@@ -222,5 +222,5 @@ class ApiPart:
         return {"address": self.address, "requests": self._server.requests}
 
     def readings(self) -> Sequence[Reading]:
-        """See `Part`. What it answers is counted in front of the routes."""
+        """See `Part`. The middleware in front of the routes counts the answers."""
         return ()

@@ -1,7 +1,7 @@
-"""Starting what may take long, while somebody may want it to end: a store that does not answer must not hold up Ctrl-C.
+"""Interruptible start: a store that does not answer must not block Ctrl-C.
 
-Promises: a start that is given up is cancelled and has unwound when `started` returns. Clock: none; stores have their
-own limits.
+Promises: an abandoned start is cancelled and unwound when `started` returns. Clock: none; stores have their own limits.
+
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 async def started(start: Coroutine[Any, Any, T], ending: asyncio.Event) -> asyncio.Task[T] | None:
-    """The start, when it is done; raises what stood in its way. None: somebody wanted the end first."""
+    """The finished start; raises its error. None: the process was told to end first."""
     starting = asyncio.create_task(start)
     await first(ending.wait(), asyncio.shield(starting))
     if not starting.done():
         starting.cancel()
         await asyncio.wait((starting,))
-        if starting.cancelled() or starting.exception() is not None:  # else it was done in the same moment
+        if starting.cancelled() or starting.exception() is not None:  # else it finished at the same moment
             return None
     return starting
 
 
 async def first(*waits: Awaitable[object]) -> None:
-    """Return when one of them has; raise what it raised."""
+    """Return when the first of them has finished; raise its error."""
     tasks = [asyncio.ensure_future(each) for each in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

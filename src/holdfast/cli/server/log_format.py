@@ -1,14 +1,14 @@
-"""What `holdfast up` and `holdfast worker` log, on standard error: lines for people, or JSON for programs.
+"""Logs of `holdfast up` and `holdfast worker` on standard error: text lines, or JSON.
 
-Promises: every line that the process logs is in the chosen format, also those of drivers and Python's warnings. No
-thread waits for whoever reads standard error, for all lines go through one `Writer`: what a keeper logs must not cost
-the lease that it keeps.
+Promises: every log line of the process has the chosen format, even those of drivers and Python's warnings. No thread
+waits for a reader of standard error, because all lines go through one `Writer`: a log line of the renewer must not cost
+a lease.
 
-What jobs log, for the lines of the process that runs them: each with the job that it is about.
+It also has the log lines of jobs, each with its job.
 
-Promises: whatever is in a line, and whatever becomes of it, the job that logged it goes on. However an attempt failed,
-its traceback is of bounded length. Does not write anything: whoever takes the lines hands them to a `Writer`, so that
-no job waits for a reader either.
+Promises: whatever a line contains, and whatever happens to it, the job that logged it continues. The traceback of a
+failed attempt has a bounded length. Does not write anything: the caller passes the lines to a `Writer`, so that no job
+waits for a reader either.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["JOBS", "chosen_format", "log_lines"]
 
 
 def chosen_format(settings: Settings, *, as_json: bool) -> str:
-    """The format of log lines: as the settings say, and if they say nothing, that of everything else."""
+    """The format of log lines: from the settings, else that of the other output."""
     said = settings.origin("log.format").kind != "default"
     return JSON if as_json and not said else settings.log.format
 
 
 @contextmanager
 def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[Writer]:
-    """Write what is logged while the block runs, in place of the few lines that other commands show.
+    """Write log lines while the block runs, instead of the few lines of other commands.
 
-    The block gets what writes them, for all else that the process has to say on standard error.
+    The block gets the writer, for all other output on standard error.
     """
     chosen = chosen_format(settings, as_json=as_json)
     level = logging.getLevelName(settings.log.level.upper())
@@ -66,7 +66,7 @@ def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[Wr
 
 
 class _Lines(logging.Handler):
-    """Hands lines to a thread that writes them."""
+    """Passes lines to a writer thread."""
 
     def __init__(self, form: logging.Formatter) -> None:
         super().__init__()
@@ -80,18 +80,18 @@ class _Lines(logging.Handler):
         self.writer.line(self.format(record), rare=record.levelno >= logging.ERROR)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the queue."""
         self.writer.close()
         super().close()
 
     def _gap(self, dropped: int) -> str:
-        text = "%d log lines were dropped, for nobody read standard error"
+        text = "%d log lines were dropped, because standard error was not read"
         record = logging.getLogger("holdfast").makeRecord("holdfast", logging.WARNING, "", 0, text, (dropped,), None)
         return self._form.format(record)
 
 
 class JobLine(NamedTuple):
-    """One thing that a job said."""
+    """One log line of a job."""
 
     level: str
     text: str
@@ -101,7 +101,7 @@ class JobLine(NamedTuple):
 
     @property
     def trace(self) -> list[str]:
-        """The traceback of the error, in lines; of one that is very long, the first and the last of them."""
+        """The traceback of the error in lines; of a long one, the first and the last of them."""
         return [] if self.error is None else traced(self.error).splitlines()
 
 
@@ -110,7 +110,7 @@ Tell: TypeAlias = Callable[[JobLine], None]
 
 @contextmanager
 def job_lines(tell: Tell, *, shown: bool, level: int = logging.INFO) -> Iterator[None]:
-    """Tell what jobs log while the block runs. Not `shown` here: it stays among all other log lines."""
+    """Pass on the log lines of jobs while the block runs. Not `shown`: they stay among all other log lines."""
     log, lines = logging.getLogger(JOBS), _JobLines(tell)
     before = log.level, log.propagate
     log.setLevel(level)

@@ -1,4 +1,4 @@
-"""The process behind `holdfast up`: takes its ports, starts the parts, runs until a signal comes, and drains."""
+"""The process behind `holdfast up`: binds its ports, starts the components, runs until a signal comes, and drains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PlaneProcess:
         self._screen = UpScreen(settings, parts, app, sample=sample, json=json)
 
     def run(self) -> int:
-        """Run until a signal comes or a part fails; the exit code."""
+        """Run until a signal comes or a component fails; returns the exit code."""
         try:
             with log_lines(self._settings, "up", as_json=self._json) as errors, self._screen.shown(errors):
                 return self._served()
@@ -53,7 +53,7 @@ class PlaneProcess:
             leave_quickly()
 
     def _served(self) -> int:
-        # Ports are taken before anything is opened: a second plane by mistake should find out at once.
+        # Ports are bound before anything is opened: an accidental second plane should fail immediately.
         with ExitStack() as stack:
             api = self._api(stack) if API in self._parts else None
             probe = stack.enter_context(probing.opened(self._settings, api=api is not None))
@@ -63,12 +63,12 @@ class PlaneProcess:
             return asyncio.run(self._run(api, probe, audit, sending))
 
     def _api(self, stack: ExitStack) -> PartMaker:
-        check_http("api", "leave it out with --only")
+        check_http("api", "exclude it with --only")
         from holdfast.cli.server.http_server import ApiPart, access_for
 
         chosen = self._settings.api
         access = access_for(chosen.host, chosen.tokens)
-        wish = Wish(chosen.host, chosen.port, "host", "port", "holdfast up --only … leaves the API out")
+        wish = Wish(chosen.host, chosen.port, "host", "port", "holdfast up --only … excludes the API")
         ours = stack.enter_context(contextlib.closing(listen(wish)))
         self._screen.address = address_of(ours)
         return lambda plane: ApiPart(plane, ours, access)
@@ -101,10 +101,10 @@ class PlaneProcess:
                     return Exit.SIGNALLED + ended_by
                 return await self._work(plane, ending, hurrying)
         finally:
-            await plane.stop()  # which has been done by now, unless something stood in the way of it
+            await plane.stop()  # does nothing if it has stopped already
 
     async def _work(self, plane: Plane, ending: asyncio.Event, hurrying: asyncio.Event) -> int:
-        """Until it is told to end, or a part fails; then drain."""
+        """Run until a signal comes, or a component fails; then drain."""
         failure: BaseException | None = None
         try:
             self._screen.started(plane)

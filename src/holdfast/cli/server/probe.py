@@ -1,7 +1,7 @@
-"""The probe of a process without the API: health, readiness and metrics, from its start until after its end.
+"""The probe of a process without the API: health, readiness and metrics, during the whole life of the process.
 
-Its port is taken before anything is opened, and given back after everything is closed: whoever asks while the process
-drains is told that it does. Nothing here is imported unless a probe is wanted: a worker can do without an HTTP server.
+Its port is bound before anything is opened, and closed after everything else: during a drain the probe still answers.
+Nothing here is imported unless a probe is wanted: a worker works without an HTTP server.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from holdfast.web.middleware.auth import Access
 
 GRACE_S: Final = 1.0
-OTHERWISE: Final = "--no-probe does without it"
+OTHERWISE: Final = "--no-probe disables it"
 
 
 class Probe:
-    """One probe, from its port on."""
+    """One probe with its port."""
 
     def __init__(self, ours: socket.socket, access: Access) -> None:
         self.address = address_of(ours)
@@ -33,7 +33,7 @@ class Probe:
 
     @asynccontextmanager
     async def serving(self, process_health: ProcessHealth) -> AsyncIterator[None]:
-        """Answer while the block runs."""
+        """Answer requests while the block runs."""
         from holdfast.cli.server.http_server import HttpServer
         from holdfast.web.app import create_probe
 
@@ -46,13 +46,13 @@ class Probe:
 
 
 def wanted(settings: Settings, *, api: bool) -> bool:
-    """Whether to open a probe. The API answers the same questions, so beside it only a port that was asked for is."""
+    """Whether to open a probe. The API has the same routes, so beside it a probe needs an explicit port."""
     return settings.probe.enabled and (not api or settings.origin("probe.port").kind != "default")
 
 
 @contextmanager
 def opened(settings: Settings, *, api: bool = False) -> Iterator[Probe | None]:
-    """Take the port of the probe, if there is to be one, for as long as the block runs."""
+    """Bind the port of the probe, if wanted, while the block runs."""
     if not wanted(settings, api=api):
         yield None
         return

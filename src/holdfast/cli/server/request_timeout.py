@@ -31,7 +31,7 @@ WRITE_BYTES_MIN: Final = 64 * 1024
 
 
 class HurriedProtocol(H11Protocol):
-    """One connection. While an answer is being made it may take as long as it takes."""
+    """One connection. There is no time limit while the application makes an answer."""
 
     limit_s: float = REQUEST_LIMIT_S
     write_limit_s: float = WRITE_LIMIT_S
@@ -42,7 +42,7 @@ class HurriedProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._unsent = 0
-        self._known = False  # a request with a valid token came this way
+        self._known = False  # a request with a valid token came on this connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base has it
         """See `asyncio.Protocol`."""
@@ -68,8 +68,8 @@ class HurriedProtocol(H11Protocol):
         self._look()
 
     def send_400_response(self, msg: str) -> None:
-        """What cannot be read as HTTP never reaches the API, and is answered in its words all the same."""
-        said = Problem(400, "unreadable", "this is not a request of HTTP").response("")
+        """Answer an unreadable request in the format of the API, which it never reaches."""
+        said = Problem(400, "unreadable", "this is not an HTTP request").response("")
         head = h11.Response(
             status_code=400, headers=[*said.raw_headers, (b"connection", b"close")], reason=b"Bad Request"
         )
@@ -105,9 +105,9 @@ class HurriedProtocol(H11Protocol):
         self._look()
 
     def _look(self) -> None:
-        """The clock runs while a request is on its way, from its first byte to its last."""
+        """Run the timer while a request arrives, from its first byte to its last."""
         if self.transport.is_closing():
-            return  # waits for unsent bytes at most, for which there is the write timer
+            return  # waits for unsent bytes at most, which have the write timer
         self.crowd.move(self, self._group())
         if not self._on_its_way:
             self._rest()
@@ -154,8 +154,8 @@ class HurriedProtocol(H11Protocol):
         self._writing = self.loop.call_later(self.write_limit_s, self._check_writing)
 
     def _bytes_unsent(self) -> int:
-        """Bytes of answers that the peer has not received, with those in the kernel's buffer where it tells."""
+        """Bytes of answers that the peer has not received, including the kernel's buffer if known."""
         in_kernel = bytearray(4)
-        with contextlib.suppress(OSError):  # some systems do not answer this about a socket
+        with contextlib.suppress(OSError):  # some systems do not report this for a socket
             fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, in_kernel)
         return self.transport.get_write_buffer_size() + int.from_bytes(in_kernel, sys.byteorder)

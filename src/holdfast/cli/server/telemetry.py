@@ -1,6 +1,6 @@
 """OpenTelemetry in a process of the plane: set up before anything is opened, fed while it runs, flushed at its end.
 
-Nothing of OpenTelemetry is imported unless it was asked for.
+OpenTelemetry is imported only if it is enabled.
 
 Clock: the event loop's, between two exports.
 """
@@ -27,7 +27,7 @@ _log: Final = logging.getLogger("holdfast.observe")
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[MetricPush | None]:
-    """What sends metrics, if that is wanted. Leaving the block sends the last ones, when all else is closed."""
+    """The exporter, if enabled. Leaving the block sends the last metrics after everything else is closed."""
     if not settings.otel.enabled:
         yield None
         return
@@ -42,7 +42,7 @@ def opened(settings: Settings) -> Iterator[MetricPush | None]:
 
 @asynccontextmanager
 async def exporting(sending: MetricPush | None, process_health: ProcessHealth) -> AsyncIterator[None]:
-    """Send what the process counts while the block runs: at once, every interval, and when it is over."""
+    """Export metrics while the block runs: immediately, every interval, and at the end."""
     if sending is None:
         yield
         return
@@ -57,7 +57,7 @@ async def exporting(sending: MetricPush | None, process_health: ProcessHealth) -
 
 
 async def _feed(sending: MetricPush, process_health: ProcessHealth) -> None:
-    """The first one at once: counts that are seen at zero can be seen to rise."""
+    """Export immediately first: counters seen at zero can be seen to rise."""
     while True:
         _send(sending, process_health, await process_health.live() if process_health.counts_jobs else ())
         await asyncio.sleep(sending.interval)

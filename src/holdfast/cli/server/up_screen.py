@@ -1,9 +1,9 @@
-"""What `holdfast up` prints: where to look, what runs, how it is doing, and how it ends.
+"""The output of `holdfast up`: addresses, running components, their state, and the end.
 
-On a terminal the last line lives: jobs by state, and what this process leads. Elsewhere there is a line for each thing
-that happens, and with --json an object. What jobs log is shown too; the sample's own failures are meant, and are not.
+On a terminal the last line is live: jobs by state, and the loops that this process leads. Elsewhere there is a line for
+each event, and with --json an object. Log lines of jobs are shown too, except the intended failures of the sample.
 
-Promises: showing something never waits and never fails; a reader that stalls or has gone costs its own lines alone.
+Promises: output never blocks and never fails; a stalled or gone reader only loses its own lines.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class UpScreen:
         self.address: str | None = None
         self.probe: str | None = None
 
-    # What happens, in its order.
+    # Events, in their order.
 
     def opening(self) -> None:
         """Stores are being opened."""
@@ -72,7 +72,7 @@ class UpScreen:
             self._tell_people(f"opening {redacted(self._settings.database_url)}")
 
     def started(self, plane: Plane) -> None:
-        """Everything runs."""
+        """All components run."""
         if self._json:
             health = [each.as_dict() for each in plane.health()]
             self._event("started", address=self.address, probe=self.probe, places=self._places(), parts=health)
@@ -85,7 +85,7 @@ class UpScreen:
     def _print_start(self, console: Console) -> None:
         console.print()
         console.print(
-            Text.assemble(cell(" HOLDFAST ", "bold reverse"), cell(f"  {__version__}  the plane is up", "bold"))
+            Text.assemble(cell(" HOLDFAST ", "bold reverse"), cell(f"  {__version__}  the plane is running", "bold"))
         )
         console.print()
         if self.address is not None:
@@ -102,12 +102,12 @@ class UpScreen:
         for number, text in enumerate(self._hints()):
             console.print(cell(f"  {'try' if not number else '':<11}", "dim"), cell(text, "cyan"), soft_wrap=True)
         console.print()
-        grace = f"  Ctrl-C drains and ends, within {seconds(self._settings.grace)}; a second one ends the wait."
+        grace = f"  Ctrl-C drains within {seconds(self._settings.grace)}; a second one ends the wait."
         console.print(cell(grace, "dim"))
 
     @asynccontextmanager
     async def watching(self, plane: Plane) -> AsyncIterator[None]:
-        """Show how it is doing, while the block runs. Only on a terminal."""
+        """Show the state while the block runs. Only on a terminal."""
         if not self._live:
             yield
             return
@@ -122,33 +122,33 @@ class UpScreen:
             self._out.put(live.stop, rare=True)
 
     def draining(self, plane: Plane) -> None:
-        """It was told to end, or a part has failed."""
+        """It was told to end, or a component has failed."""
         health = plane.health()
         running = sum(each.detail.get("active", 0) for each in health)
-        text = f"ending: nothing more is begun; {running} attempts have up to {seconds(self._settings.grace)} to finish"
+        text = f"ending: no new work starts; {running} attempts have up to {seconds(self._settings.grace)} to finish"
         self._say("draining", text, running=running, parts=[each.as_dict() for each in health])
 
     def hurrying(self) -> None:
-        """It was told again."""
-        self._say("hurrying", "ending now: what still runs is stopped and given back")
+        """It got a second signal."""
+        self._say("hurrying", "ending now: running work is stopped and released")
 
     def ended(self, *, finished: bool) -> None:
-        """All is closed."""
-        text = "ended; everything that was begun is finished, and every lease is released"
+        """Everything is closed."""
+        text = "ended; all started work is finished, and every lease is released"
         if not finished:
-            text = "ended; some work was cut short and given back, for others or the next start"
+            text = "ended; some work was interrupted and released, for other processes or the next start"
         self._say("ended", text, finished=finished)
 
     @contextmanager
     def shown(self, errors: Writer) -> Iterator[None]:
-        """Show what happens while the block runs, and what jobs log; what people read, by way of `errors`."""
+        """Show events and log lines of jobs while the block runs; text goes through `errors`."""
         self._errors = errors
         by_events = self._json or chosen_format(self._settings, as_json=False) == TEXT
         level = logging.CRITICAL if self._sample else logging.INFO
         with self._out, job_lines(self._said_by_job, shown=by_events, level=level):
             yield
 
-    # The parts of it.
+    # Its elements.
 
     def _said_by_job(self, line: JobLine) -> None:
         text = line.text + (f" ({message_of(line.error)})" if line.error else "")
@@ -173,16 +173,16 @@ class UpScreen:
                 every = seconds(settings.value(f"{name}.interval"))
                 doing[name] = f"every {every}, {settings.value(f'{name}.lead')} leader"
         if "scheduler" in self._parts:
-            doing["scheduler"] = f"{settings.scheduler.concurrency} messages at once, a lock for each job"
+            doing["scheduler"] = f"{settings.scheduler.concurrency} concurrent messages, a lock for each job"
         if "engine" in self._parts:
-            doing["engine"] = f"{settings.engine.concurrency} messages at once, a lock for each run"
+            doing["engine"] = f"{settings.engine.concurrency} concurrent messages, a lock for each run"
         if WORKER in self._parts and self._app is not None:
             each, pools = settings.worker, ", ".join(settings.worker.pools or self._app.pools)
             doing["workers"] = f"{each.count} × {each.concurrency} attempts of {self._app.name}, in {pools}"
         elif WORKER not in self._parts and API in self._parts and self._app is None:
-            doing["workers"] = "none here; give --app module:name, run `holdfast worker`, or try --sample"
+            doing["workers"] = "none here; use --app module:name, run `holdfast worker`, or try --sample"
         if self._sample:
-            doing["sample"] = "agents of three tenants plan, call tools and report; some calls fail and are tried again"
+            doing["sample"] = "agents of three tenants plan, call tools and report; some calls fail and are retried"
         return doing
 
     def _hints(self) -> list[str]:
@@ -191,12 +191,12 @@ class UpScreen:
         hints = [f"holdfast jobs submit agent.plan --payload {goal} --follow{named}"] if self._sample else []
         return [
             *hints,
-            f"holdfast jobs list{self._flags('database')}",  # who only looks needs nothing else
+            f"holdfast jobs list{self._flags('database')}",  # reading needs nothing else
             f"holdfast watch {self._settings.names.keys}: --url {redacted(self._settings.lease_url)}",
         ]
 
     def _flags(self, *keys: str) -> str:
-        """How another shell in this directory finds the same plane, if it would not by itself."""
+        """The flags with which another shell in this directory finds the same plane, if needed."""
         settings = self._settings
         by_itself = settings.file is None or Path(settings.file) == Path.cwd() / FILE
         config = "" if by_itself else f" --config {shlex.quote(str(settings.file))}"
@@ -224,7 +224,7 @@ class UpScreen:
         return line if line.plain.strip() else cell("  no jobs yet", "dim")
 
     async def _counts(self, plane: Plane) -> Mapping[JobState, int]:
-        """Finished jobs are counted seldom where there are many of them: it takes a fiftieth of the time at most."""
+        """Finished jobs are counted rarely if there are many: counting takes a fiftieth of the time at most."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         if began < self._count_again:
@@ -247,12 +247,12 @@ class UpScreen:
         self._out.line(json_line({"event": event, **told}), rare=rare)
 
     def _gap(self, dropped: int) -> str:
-        text = f"{dropped} lines were dropped, for nobody read standard output"
+        text = f"{dropped} lines were dropped, because standard output was not read"
         return json_line({"event": "dropped", "text": text, "dropped": dropped}) if self._json else text
 
 
 def show_settings(settings: Settings, *, json: bool) -> None:
-    """The settings in effect, where each came from, and what follows from them. No secrets."""
+    """Print the settings in effect, the origin of each, and the resulting takeover bounds. No secrets."""
     shown: Mapping[str, Mapping[str, Any]] = settings.shown()
     bounds = takeovers(settings)
     if json:
@@ -266,9 +266,9 @@ def show_settings(settings: Settings, *, json: bool) -> None:
         table.add_row(cell(name, "bold"), cell(text), cell(told["from"], "green" if given else "dim"))
     put_table(table)
     print()
-    table = plain_table(("WHEN ONE DIES, OTHERS HAVE", "left"), ("WITHIN", "right"), ("BECAUSE", "left"))
+    table = plain_table(("TAKEOVER OF", "left"), ("WITHIN", "right"), ("BECAUSE", "left"))
     for each in bounds:
         table.add_row(cell(each.what), cell(f"{each.seconds:g} s", "bold"), cell(each.because))
     put_table(table)
     print()
-    out().print(cell(f"fine: {settings.file or 'no file, only defaults, environment and flags'}", "bold green"))
+    out().print(cell(f"valid: {settings.file or 'no file, only defaults, environment and flags'}", "bold green"))

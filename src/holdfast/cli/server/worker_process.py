@@ -72,7 +72,7 @@ class WorkerProcess:
 
     @contextmanager
     def _probe(self) -> Iterator[Probe | None]:
-        """A worker works without an HTTP server, unless one was asked for; it says so, once."""
+        """A worker works without an HTTP server, unless one was requested; it reports that once."""
         missing, asked = http_missing(), self._settings.origin("probe.port").kind != "default"
         if missing and self._settings.probe.enabled and not asked:
             text = f"no health and metrics here: {' and '.join(missing)} is not installed (holdfast[plane])"
@@ -94,7 +94,7 @@ class WorkerProcess:
         for number in _ENDING:
             loop.add_signal_handler(number, signalled, number)
         async with AsyncExitStack() as outer:
-            stack = await outer.enter_async_context(AsyncExitStack())  # closed earlier where the worker is outgrown
+            stack = await outer.enter_async_context(AsyncExitStack())  # closed earlier if the schema is newer
             how = opened(self._settings, service_name=self._app.name, works=True, prepares=False, audit=audit)
             components = await stack.enter_async_context(how)
             worker = worker_of(components, self._app, self._name)
@@ -122,23 +122,23 @@ class WorkerProcess:
             drained = await self._drained(worker, grace)
             if old:
                 await stack.aclose()
-                self._report("outgrown", f"{process_health.outgrown}; this worker does nothing until it is ended")
+                self._report("outgrown", f"{process_health.outgrown}; this worker is idle until it is ended")
                 await ending.wait()
-        text = "ended; everything was finished"
+        text = "ended; all work was finished"
         if not drained.finished:
-            text = f"ended; {drained.interrupted} attempts were stopped and given back, {drained.stuck} would not stop"
+            text = f"ended; {drained.interrupted} attempts were stopped and released, {drained.stuck} did not stop"
         self._report("ended", text, interrupted=drained.interrupted, stuck=drained.stuck)
         return Exit.OK if drained.finished else Exit.NO
 
     async def _drained(self, worker: Worker, grace: float) -> Drained:
         running = len(worker.running())
-        within = max(grace, self._settings.worker.cancel_grace)  # who is told to stop has that in any case
-        text = f"ending; {running} attempts are to be finished within {seconds(within)}"
+        within = max(grace, self._settings.worker.cancel_grace)  # stopped work always gets that
+        text = f"ending; {running} attempts have up to {seconds(within)} to finish"
         self._report("draining", text, running=running, within=within)
         return await worker.drain(grace)
 
     async def _begin(self, stack: AsyncExitStack, components: Components, worker: Worker) -> None:
-        """Let the worker take jobs, on stores that answer."""
+        """Start accepting jobs, on stores that answer."""
         await stores_ready(components)
         if self._name is not None:
             await check_free(components.workers, worker.name, this_owner(self._app.name), components.clock.now().wall)
@@ -149,7 +149,7 @@ class WorkerProcess:
         served = ", ".join(self._settings.worker.pools or self._app.pools)
         address = None if probe is None else probe.address
         asked = "" if address is None else f"; health and metrics are at {address}"
-        self._report("ready", f"worker {worker.name} takes jobs of {served}{asked}", worker=worker.name, probe=address)
+        self._report("ready", f"worker {worker.name} serves {served}{asked}", worker=worker.name, probe=address)
 
 
 def _health(process_health: ProcessHealth) -> list[Health]:
@@ -159,7 +159,7 @@ def _health(process_health: ProcessHealth) -> list[Health]:
 
 
 async def _outgrown(components: Components, process_health: ProcessHealth) -> None:
-    """Return when a newer Holdfast has changed the tables under this process."""
+    """Return when a newer Holdfast has migrated the tables under this process."""
     process_health.outgrow(await outgrown(components.database, TABLES))
 
 
@@ -173,7 +173,7 @@ def _counts(worker: Worker) -> Iterator[Reading]:
 
 
 def _tell(errors: Writer, line: JobLine, *, as_json: bool) -> None:
-    """What a job said is shown with its traceback: nobody else sees that."""
+    """Print a log line of a job with its traceback, which no other output has."""
     if as_json:
         said = {"event": "log", "level": line.level, "text": line.text, **line.about}
         told = {**said, "traceback": trace} if (trace := line.trace) else said

@@ -1,10 +1,10 @@
-"""The last step before the command: tie its life to ours, put the signals right, and become it.
+"""The last step before the command: tie its life to ours, restore the signals, and exec it.
 
 Run as a script, by path and without site-packages, so that it costs a few milliseconds and needs nothing. A function
-between fork and exec would do the same and is not safe in a process with threads, which every holder of a lease is.
+between fork and exec would do the same but is unsafe in a process with threads, which every lease holder has.
 
-Promises (Linux): if `holdfast run` dies in any way, also by SIGKILL, the kernel kills this process. The group that it
-leads is the guardian's business. Elsewhere the guardian alone sees to both.
+Promises (Linux): if `holdfast run` dies in any way, even by SIGKILL, the kernel kills this process. The guardian
+handles the process group. Elsewhere the guardian handles both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 def tie_to(parent: int) -> None:
-    """Have the kernel kill us when our parent dies; and if it has died already, do not start."""
+    """Have the kernel kill us when our parent dies; if it has died already, do not start."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -28,8 +28,8 @@ def tie_to(parent: int) -> None:
 
 
 def become(command: list[str]) -> int:
-    """Execute the command. Returns only if that is impossible, with the exit code that shells use for it."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored stays so across exec
+    """Execute the command. Returns only if that is impossible, with the conventional exit code of shells."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec keeps ignored signals
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)  # noqa: S606 - running what the user asked for is the purpose

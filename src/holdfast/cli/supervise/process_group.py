@@ -1,8 +1,8 @@
-"""A command in a process group of its own, with everything that it starts: begin it, signal it, know when it is gone.
+"""A command in its own process group, with all its children: start it, signal it, and notice its end.
 
-Promises: `gone` is true only when no process of the group is left, so a lease can be given back then. Orphans of the
-group become our children (Linux), so their end is noticed at once and no zombie keeps the group alive. Does not promise
-anything about processes that leave the group, as daemons do.
+Promises: `gone` is true only when no process of the group is left, so the lease can be released then. Orphans of the
+group become our children (Linux), so their end is noticed immediately and no zombie keeps the group alive. Does not
+promise anything about processes that leave the group, as daemons do.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class Guardian:
         return self._process.pid
 
     def tell(self, line: str) -> None:
-        """Tell it something. One that is gone is not an error here: its death is noticed, and it is replaced."""
+        """Send it a line. A dead guardian is no error here: its death is noticed, and it is replaced."""
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._pipe, line.encode() + b"\n")
 
     def allow(self, seconds: float) -> None:
-        """The lease is good for so long from now."""
+        """The lease is valid for so long from now."""
         self.tell(f"until {guardian.now_ns() + int(seconds * 1e9)}")
 
     def died(self, code: int) -> None:
-        """It was reaped by whoever reaps."""
+        """It was reaped."""
         self._process.returncode = code
         os.close(self._pipe)
 
     def dismiss(self) -> None:
-        """All is well."""
+        """The command has ended normally."""
         self.tell("done")
         os.close(self._pipe)
         with contextlib.suppress(ChildProcessError):
@@ -68,12 +68,12 @@ class Guardian:
 
 
 class Group:
-    """The command and everything it starts."""
+    """The command and all its children."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         _adopt_orphans()
         self._guardian: Guardian | None = Guardian()
-        self.status: int | None = None  # as `waitpid` said it, once the command itself has ended
+        self.status: int | None = None  # from `waitpid`, once the command itself has ended
         self.stopped_by: int | None = None
         self._process = subprocess.Popen(  # noqa: S603 - running what the user asked for is the purpose
             [*_script(exec_child.__file__), str(os.getpid()), *command], env=environment, process_group=0
@@ -92,7 +92,7 @@ class Group:
                 os.killpg(self.id, number)
 
     def reap(self) -> None:
-        """Take note of everything that has ended or stopped. A guardian that died before the command is replaced."""
+        """Process the status of all children. A guardian that died before the command is replaced."""
         self.stopped_by = None
         for pid, status in _news():
             if os.WIFSTOPPED(status):
@@ -116,16 +116,16 @@ class Group:
         except ProcessLookupError:
             return True
         except PermissionError:
-            return False  # there is one, and it is another user's
+            return False  # there is one, of another user
         return False
 
     def allow(self, seconds: float) -> None:
-        """The lease is good for so long from now; if nothing newer is said, the guardian ends the group then."""
+        """The lease is valid for so long from now; without a later call, the guardian ends the group then."""
         if self._guardian is not None:
             self._guardian.allow(seconds)
 
     def destroy(self) -> None:
-        """Kill the group, and return when it is gone; or when it cannot be, and then nobody can do more."""
+        """Kill the group, and return when it is gone, or when it cannot be killed."""
         limit = time.monotonic() + _DESTROY_LIMIT_S
         while not self.gone() and time.monotonic() < limit:
             self.signal(signal.SIGKILL)
@@ -161,7 +161,7 @@ def _adopt_orphans() -> None:
 
 
 def ended_by(status: int) -> tuple[int, str]:
-    """The exit code for a status of `waitpid`, and how people say it."""
+    """The exit code for a status of `waitpid`, and its text."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return 128 + number, f"was ended by {signal_name(number)}"

@@ -1,7 +1,7 @@
-"""What `holdfast run` says about itself, on stderr: lines for people, or JSON lines for programs.
+"""The output of `holdfast run` on stderr: text lines, or JSON lines.
 
-Standard output belongs to the command. A run in which nothing is remarkable says nothing, so that it can stand in a
-crontab; with `--json` every step is said.
+Standard output belongs to the command. An unremarkable run prints nothing, so that it fits into a crontab; with
+`--json` every step is printed.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ AGAIN_S = 60.0
 _NOTED = {
     EventKind.UNCONFIRMED: "a renewal was not confirmed; trying again",
     EventKind.WARNED: "the lease is close to being lost",
-    EventKind.RELEASE_FAILED: "the lock could not be given back; it will expire by itself",
+    EventKind.RELEASE_FAILED: "the lock could not be released; it will expire",
     EventKind.PROMOTED: "the store is back, and the lease is a full one now",
 }
 
 
 class Reporter:
-    """Says things, and observes the lease."""
+    """Prints events, and observes the lease."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
         self._put: Callable[[str], None] = put_line
         self._waiting = False
         self._said: dict[EventKind, float] = {}
-        self.refused = False  # the store said at the release that the lock was not ours any more
+        self.refused = False  # the store reported at the release that the lock had another owner
 
     def __call__(self, event: str, text: str, *, quiet: bool = False, **fields: Any) -> None:
-        """Something happened; `quiet` things are for programs only."""
+        """Report an event; `quiet` ones are printed as JSON only."""
         if self._json:
             self._put(json.dumps({"event": event, "text": text, **fields}, ensure_ascii=False))
         elif not quiet:
@@ -45,7 +45,7 @@ class Reporter:
 
     @contextmanager
     def through(self, put: Callable[[str], None]) -> Iterator[None]:
-        """Have lines written by somebody else while the block runs, such as one who does not wait for readers."""
+        """Print through another function while the block runs, such as one that never blocks."""
         self._put = put
         try:
             yield
@@ -53,13 +53,13 @@ class Reporter:
             self._put = put_line
 
     def note(self, record: Record) -> None:
-        """What the library observed."""
+        """Handle an event of the library."""
         if record.kind is EventKind.BUSY and not self._waiting:
             self._waiting = True
-            # A crontab should not mail this; a person at a terminal wonders why nothing happens.
+            # A crontab should not mail this; a person at a terminal wants to know the reason for the wait.
             self(
                 "busy",
-                f"{record.key} is held by {record.detail or 'somebody'}",
+                f"{record.key} is held by {record.detail or 'another owner'}",
                 quiet=not sys.stderr.isatty(),
                 key=record.key,
                 holder=record.detail or None,
@@ -72,7 +72,7 @@ class Reporter:
             self(str(record.kind), text, quiet=self._said_lately(record.kind), key=record.key, fence=record.fence)
 
     def _said_lately(self, kind: EventKind) -> bool:
-        """In an outage every retry is unconfirmed; a person needs to read that once, and now and then again."""
+        """In an outage every retry is unconfirmed; a person needs to read that only occasionally."""
         now = time.monotonic()
         lately = now - self._said.get(kind, -AGAIN_S) < AGAIN_S
         if not lately:

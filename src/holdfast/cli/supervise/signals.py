@@ -1,7 +1,7 @@
-"""The signals of `holdfast run`: while it waits for the lock they end it, while the command runs they are passed on.
+"""The signals of `holdfast run`: they end the wait for the lock, and are passed on to the running command.
 
-A signal that was ignored when we were started (`nohup`, a background job of a script) stays ignored, for us and for the
-command. Handlers run in the main thread, which is also the one that reads the queue.
+A signal that was ignored at our start (`nohup`, a background job of a script) stays ignored, for us and for the
+command. Handlers run in the main thread, which also reads the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOST = 0  # no signal has this number
 
 
 class Interrupted(BaseException):
-    """A signal ended the wait. Not an error: nobody should catch it but the one who exits."""
+    """A signal ended the wait. Not an error: only the exit code should handle it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -27,7 +27,7 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Handlers for as long as the block lasts, and the queue that they fill once `pass_on` was called."""
+    """Handlers for the duration of the block, and the queue that they fill after `pass_on`."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -36,7 +36,7 @@ class Signals:
         self.seen: set[int] = set()
 
     def pass_on(self) -> None:
-        """From now on signals are queued instead of ending the wait."""
+        """Queue signals from now on, instead of ending the wait."""
         self._passing_on = True
 
     def lost(self, _lease: object = None) -> None:
@@ -44,7 +44,7 @@ class Signals:
         self._queue.put(LOST)
 
     def next(self, timeout: float) -> int | None:
-        """The next signal, `LOST`, or None when nothing came."""
+        """The next signal, `LOST`, or None at the timeout."""
         with contextlib.suppress(queue.Empty):
             return self._queue.get(timeout=max(0.0, timeout))
         return None
@@ -60,13 +60,13 @@ class Signals:
         for number in HEARD:
             before = signal.getsignal(number)
             ignored = before is signal.SIG_IGN and number != signal.SIGCHLD
-            # While we only wait for the lock, Ctrl-Z may stop us as it stops anyone: nothing runs under a lease yet.
+            # While we wait for the lock, Ctrl-Z may stop us: no command runs under a lease yet.
             if not ignored and number != signal.SIGTSTP:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
     def take_over_stopping(self) -> None:
-        """Also hear Ctrl-Z: the command has to be stopped before we are."""
+        """Handle Ctrl-Z as well: the command has to be stopped before us."""
         if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
             self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._handle)
 

@@ -1,9 +1,9 @@
-"""A command under a lease: it runs while the lease is held, and not longer.
+"""Runs a command under a lease: only while the lease is held.
 
-Promises: when the lease is lost, every process of the command's group is told to end (TERM), and after the grace period
-made to (KILL). The lease can be given back when this returns, for the whole group is gone then. If this process itself
-is stopped or killed, the guardian ends the group no later than the lease does. What a signal to us means, the command
-decides: it is passed on.
+Promises: when the lease is lost, every process of the command's group gets TERM, and KILL after the grace period. The
+lease can be released when this returns, because the whole group is gone then. If this process itself is stopped or
+killed, the guardian ends the group no later than the lease ends. Signals to us are passed on to the command, which
+decides about them.
 
 Clock: the lease's own (`lease.held`, judged at the moment of asking); the monotonic clock for the grace period.
 """
@@ -23,13 +23,13 @@ from holdfast.cli.supervise.terminal import Terminal
 from holdfast.leases.sync.lease import DegradedLease, Lease
 
 _LOOK_MIN_S, _LOOK_MAX_S = 0.02, 1.0
-_POLL_S = 0.05  # where orphans are not ours to wait for, the end of the group has to be asked for
-_KILL_LIMIT_S = 10.0  # a process that KILL does not end sits in the kernel (a dead disk, say); nobody can wait for that
+_POLL_S = 0.05  # for the end of the group, where orphans do not become our children
+_KILL_LIMIT_S = 10.0  # a process that survives KILL hangs in the kernel (a dead disk, say); waiting longer is useless
 _WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 
 
 class Supervisor:
-    """Runs one command under one lease and says how it ended."""
+    """Runs one command under one lease and reports how it ended."""
 
     def __init__(self, lease: Lease | DegradedLease, grace: float, signals: Signals, report: Reporter) -> None:
         self._lease = lease
@@ -54,7 +54,7 @@ class Supervisor:
                     self._report("stuck", "some processes could not be ended even with KILL; they may still run")
                     break
         except BaseException:
-            group.destroy()  # whatever went wrong here, nothing may run on without a lease
+            group.destroy()  # after any failure, nothing may run without a lease
             raise
         finally:
             self._had_terminal = self._terminal.lent
@@ -67,7 +67,7 @@ class Supervisor:
 
     @property
     def had_terminal(self) -> bool:
-        """Whether the command had the terminal at its end, and with it Ctrl-C."""
+        """Whether the command had the terminal, and with it Ctrl-C, at its end."""
         return self._had_terminal
 
     @property
@@ -76,7 +76,7 @@ class Supervisor:
         return self._term_until is not None
 
     def _step(self, group: Group) -> None:
-        """Wait for news, and act on them. The lease is looked at before anything else is allowed to go on."""
+        """Wait for events, and handle them. The lease is checked before anything else may continue."""
         news = self._signals.next(self._patience(group))
         if self._lease.held:
             group.allow(self._lease.remaining())
@@ -97,7 +97,7 @@ class Supervisor:
         if group.status is not None and not self._lingering and not group.gone():
             self._lingering = True
             self._report(
-                "lingering", f"the command {ended_by(group.status)[1]}; the lease is kept until what it started has too"
+                "lingering", f"the command {ended_by(group.status)[1]}; the lease is kept until its children have ended"
             )
 
     def _patience(self, group: Group) -> float:
@@ -111,7 +111,7 @@ class Supervisor:
     def _end(self, group: Group) -> None:
         """The lease is lost: ask every process of the group to end."""
         self._note_loss("ending the command")
-        group.allow(self._grace + _KILL_LIMIT_S)  # the guardian leaves the grace period to us, if we see it through
+        group.allow(self._grace + _KILL_LIMIT_S)  # the guardian leaves the grace period to us while we live
         group.signal(signal.SIGTERM)
         group.signal(signal.SIGCONT)  # a stopped process cannot even die of TERM
 
@@ -130,12 +130,12 @@ class Supervisor:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _stop_with(self, group: Group) -> None:
-        """Ctrl-Z came to us: the command stops first. Nobody renews now; whoever comes back late has lost the lease."""
+        """Ctrl-Z came to us: stop the command first. The lease is not renewed now, and may be lost meanwhile."""
         group.signal(signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _go_on(self, group: Group) -> None:
-        """We were stopped and go on, and so does the command; in the foreground if it was there before."""
+        """We were stopped and continue, and so does the command; in the foreground if it was there before."""
         group.signal(signal.SIGCONT)
 
     def _verdict(self, group: Group) -> int:

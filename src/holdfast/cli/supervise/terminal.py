@@ -1,8 +1,8 @@
-"""The controlling terminal: lent to the command when it asks for it, and taken back in the state it was in.
+"""The controlling terminal: lent to the command on demand, and taken back with its modes restored.
 
-The command runs in a process group of its own, so that all of it can be ended. A group that is not in the foreground is
-stopped by the kernel (TTIN, TTOU) when it wants the terminal; only then is it lent. Until then Ctrl-C comes to us, and
-to the script that we are perhaps part of, and is passed on. Without a terminal nothing here does anything.
+The command runs in its own process group, so that all of it can be ended. The kernel stops a background group (TTIN,
+TTOU) that uses the terminal; only then is it lent. Until then Ctrl-C comes to us, and to a calling script, and is
+passed on. Without a terminal nothing here does anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Terminal:
         return self._lent
 
     def lend(self, group: int) -> bool:
-        """Make the group the foreground group, if it is ours to give."""
+        """Make the group the foreground group, if we have the terminal."""
         if self._fd is None:
             return False
         try:
@@ -45,7 +45,7 @@ class Terminal:
         return True
 
     def take_back(self, *, restore: bool) -> None:
-        """Be in the foreground again; `restore` also the modes, when the command had no chance to do so itself."""
+        """Return to the foreground; `restore` also the modes, if the command could not do so."""
         if not self._lent or self._fd is None:
             return
         self._lent = False
@@ -55,7 +55,7 @@ class Terminal:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
     def close(self) -> None:
-        """Take it back if it is lent, and let go of it."""
+        """Take it back if it is lent, and close it."""
         self.take_back(restore=False)
         if self._fd is not None:
             os.close(self._fd)
@@ -64,7 +64,7 @@ class Terminal:
     def _foreground(self, group: int) -> None:
         if self._fd is None:
             return
-        # A background process that changes the foreground group is itself stopped by TTOU, unless it ignores that.
+        # A background process that changes the foreground group is stopped by TTOU, unless it ignores that signal.
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         try:
             os.tcsetpgrp(self._fd, group)

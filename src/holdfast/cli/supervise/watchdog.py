@@ -1,10 +1,10 @@
 """A process beside `holdfast run` that ends the command when `holdfast run` no longer can.
 
-Run as a script, by path and without site-packages. It reads from a pipe of which `holdfast run` has the other end:
-`group N` names the process group, `until NS` says how long the lease is good, `done` that all is well. Promises that
-the group is killed when the pipe closes without `done` (the holder of the lease died, so the store may give the key
-away at once), and when the time is over without a newer one (the holder is stopped, or starved, and cannot renew). Does
-not promise anything about processes that have left the group.
+Run as a script, by path and without site-packages. It reads a pipe from `holdfast run`: `group N` names the process
+group, `until NS` is the validity of the lease, `done` is the normal end. Promises that the group is killed when the
+pipe closes without `done` (the lease holder died, so the store may grant the key immediately), and when the time is
+over without a later one (the holder is stopped or starved, and cannot renew). Does not promise anything about processes
+that have left the group.
 
 Clock: the boot-time clock, which counts suspend and is the same in both processes; else the monotonic one.
 """
@@ -18,20 +18,20 @@ import signal
 import sys
 import time
 
-STOPPED = "its lease ran out while `holdfast run` was stopped or could not run"
-DIED = "`holdfast run` died, and nobody keeps the lease any more"
+STOPPED = "its lease expired while `holdfast run` was stopped or could not run"
+DIED = "`holdfast run` died, and its lease is no longer renewed"
 
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_LOOK_NS = 1_000_000_000  # how often to look at the clock again: a suspended host does not count towards a timeout
+_LOOK_NS = 1_000_000_000  # how often to check the clock: a suspended host does not count towards a timeout
 
 
 def now_ns() -> int:
-    """The time on the clock that both processes use."""
+    """The time on the common clock of both processes."""
     return time.clock_gettime_ns(_CLOCK)
 
 
 def watch(pipe: int) -> str | None:
-    """Follow the pipe until something is wrong. Returns what, or None when all is well."""
+    """Read the pipe until something is wrong. Returns the problem, or None at the normal end."""
     rest = b""
     while True:  # ends with `done`, the end of the pipe, or the time
         left = _until - now_ns()
@@ -63,7 +63,7 @@ def _obey(line: str) -> None:
 
 
 def main() -> None:
-    """Watch, and end the group if it has to be."""
+    """Watch, and end the group if necessary."""
     wrong = watch(0)
     if wrong is None or not _group:
         return
