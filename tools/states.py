@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.core.lease.states import TABLE, Event, State, mermaid
+from holdfast.core.lease.states import TABLE, Event, LeasePhase, mermaid
 from holdfast.types import LossReason
 from pages import ROOT
 
@@ -29,7 +29,7 @@ def render() -> str:
     """The whole page."""
     events = list(Event)
     header = "| in state | " + " | ".join(events) + " |"
-    rows = [f"| **{state}** | " + " | ".join(TABLE[state][event] for event in events) + " |" for state in State]
+    rows = [f"| **{state}** | " + " | ".join(TABLE[state][event] for event in events) + " |" for state in LeasePhase]
     reasons = [f"| `{reason}` | {REASONS[reason]} |" for reason in LossReason]
     return "\n".join(
         [

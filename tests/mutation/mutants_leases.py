@@ -12,7 +12,7 @@ import pytest
 from holdfast.aio.lease import AnyLease
 from holdfast.core.lease import states as table
 from holdfast.core.lease.spec import LockSpec
-from holdfast.core.lease.states import Standing
+from holdfast.core.lease.states import LeaseState
 from holdfast.core.lease.timing import Timing
 from holdfast.core.ports import Ports
 from holdfast.errors import Timeout
@@ -69,9 +69,9 @@ def loss_judged_by_the_timer_alone(patch: pytest.MonkeyPatch) -> None:
     """Only a background thread says that a lease is lost; while it is starved the holder goes on."""
 
     def ensure_held(self: AnyLease, min_remaining: float = 0) -> None:
-        standing = self._lease_record.recorded
-        if not standing.live:
-            raise self._lost_error(standing)
+        state = self._lease_record.recorded
+        if not state.live:
+            raise self._lost_error(state)
 
     patch.setattr(AnyLease, "ensure_held", ensure_held)
 
@@ -79,7 +79,7 @@ def loss_judged_by_the_timer_alone(patch: pytest.MonkeyPatch) -> None:
 @keep("aioredlock #46, #64", where="core/lease/states.py", found_by=broken(19, "C4", "C10"), attacks=("R1", "R108"))
 def a_lease_stays_valid_after_its_time(patch: pytest.MonkeyPatch) -> None:
     """Time alone never ends a lease for its holder; only a refused renewal does."""
-    patch.setattr(table, "judge", lambda standing, timing, now, tail_ns=0: standing)
+    patch.setattr(table, "judge", lambda state, timing, now, tail_ns=0: state)
     patch.setattr(Renewer, "_set_alarm", lambda *_: None)
 
 
@@ -226,8 +226,8 @@ def a_failed_renewal_is_only_logged(patch: pytest.MonkeyPatch) -> None:
     """Renewals without an answer are never counted against the budget of failures, and the holder goes on."""
     unknown = table.unknown
 
-    def uncounted(standing: Standing, timing: Timing, now: Instant) -> Standing:
-        return unknown(standing, replace(timing, failures_max=10**9), now)
+    def uncounted(state: LeaseState, timing: Timing, now: Instant) -> LeaseState:
+        return unknown(state, replace(timing, failures_max=10**9), now)
 
     patch.setattr(table, "unknown", uncounted)
 
@@ -348,7 +348,7 @@ def a_cancelled_release_forgets_its_token(patch: pytest.MonkeyPatch) -> None:
 )
 def a_dropped_lease_is_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
     """The renewer goes on for a lease object that the program has dropped."""
-    patch.setattr(LeaseRecord, "forsaken", False)
+    patch.setattr(LeaseRecord, "abandoned", False)
 
 
 @keep(

@@ -21,7 +21,7 @@ from holdfast.core import backoff
 from holdfast.core.backoff import Exponential, Fixed
 from holdfast.core.history.events import EventKind
 from holdfast.core.lease import states as life
-from holdfast.core.lease.states import Standing, State
+from holdfast.core.lease.states import LeasePhase, LeaseState
 from holdfast.core.lease.timing import settle, takeover_bound_ns
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, NotOwner, Unavailable
@@ -64,8 +64,8 @@ def rows(book: str) -> dict[str, tuple[str, ...]]:
 def lease_expiry(_: Path) -> None:
     timing = settle(ttl=30)
     assert timing.usual_guard_ns == 3 * NS  # 10 % of the TTL
-    standing = life.granted(at(0))
-    assert life.judge(standing, timing, at(27)).state is State.LOST
+    state = life.granted(at(0))
+    assert life.judge(state, timing, at(27)).phase is LeasePhase.LOST
     assert timing.usual_loss_ns < timing.valid_ns() < timing.ttl_ns
     with holdfast.connect("memory://") as locks:
         lease = locks.lock("k", ttl=30).acquire()
@@ -101,20 +101,20 @@ def a_check_at_the_write(_: Path) -> None:
 
 def an_unknown_renewal(_: Path) -> None:
     timing = settle(ttl=60)
-    standing = life.unknown(life.granted(at(0)), timing, at(20))
-    assert standing.state is State.DOUBTFUL
-    assert life.renewal_in_ns(standing, timing, at(20), 0) < timing.renew_every_ns  # quickly
-    lost = life.judge(standing, timing, at(60))
-    assert (lost.state, lost.reason) == (State.LOST, LossReason.UNCONFIRMED)
+    state = life.unknown(life.granted(at(0)), timing, at(20))
+    assert state.phase is LeasePhase.DOUBTFUL
+    assert life.renewal_in_ns(state, timing, at(20), 0) < timing.renew_every_ns  # quickly
+    lost = life.judge(state, timing, at(60))
+    assert (lost.phase, lost.reason) == (LeasePhase.LOST, LossReason.UNCONFIRMED)
     assert three_unknown().reason is LossReason.UNCONFIRMED
     assert str(LossReason.UNCONFIRMED) == "unconfirmed"
 
 
-def three_unknown(failures: int = 3) -> Standing:
-    timing, standing = settle(ttl=60, renew_every=15, failures=failures), life.granted(at(0))
+def three_unknown(failures: int = 3) -> LeaseState:
+    timing, state = settle(ttl=60, renew_every=15, failures=failures), life.granted(at(0))
     for seconds in (15, 30, 45):
-        standing = life.unknown(standing, timing, at(seconds))
-    return standing
+        state = life.unknown(state, timing, at(seconds))
+    return state
 
 
 def contention(_: Path) -> None:
@@ -192,14 +192,14 @@ def renewals_less_often(_: Path) -> None:
 
 
 def a_smaller_budget(_: Path) -> None:
-    assert life.unknown(life.granted(at(0)), settle(ttl=60, failures=1), at(20)).state is State.LOST
-    assert life.unknown(life.granted(at(0)), settle(ttl=60, failures=3), at(20)).state is State.DOUBTFUL
+    assert life.unknown(life.granted(at(0)), settle(ttl=60, failures=1), at(20)).phase is LeasePhase.LOST
+    assert life.unknown(life.granted(at(0)), settle(ttl=60, failures=3), at(20)).phase is LeasePhase.DOUBTFUL
 
 
 def a_larger_budget(_: Path) -> None:
     assert settle(ttl=60, failures=100).usual_loss_ns == settle(ttl=60).usual_loss_ns
-    assert three_unknown(failures=100).state is State.DOUBTFUL
-    assert life.judge(three_unknown(failures=100), settle(ttl=60, failures=100), at(54)).state is State.LOST
+    assert three_unknown(failures=100).phase is LeasePhase.DOUBTFUL
+    assert life.judge(three_unknown(failures=100), settle(ttl=60, failures=100), at(54)).phase is LeasePhase.LOST
 
 
 def a_retry_shorter_than_the_hold(_: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from holdfast.aio.lease import AnyLease
 from holdfast.core.lease import fencing
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Rule, Stale
-from holdfast.core.lease.states import Standing
+from holdfast.core.lease.states import LeaseState
 from holdfast.flows.release import Released
 from holdfast.guards.files import folder
 from holdfast.guards.files.folder import Folder
@@ -110,7 +110,7 @@ def a_leader_goes_on_after_its_deadline(patch: pytest.MonkeyPatch) -> None:
 def a_leader_resigns_without_a_word(patch: pytest.MonkeyPatch) -> None:
     """Whoever resigns stops renewing, and does not tell the store."""
 
-    async def release(self: AnyLease, standing: Standing) -> Released:
+    async def release(self: AnyLease, state: LeaseState) -> Released:
         self._lease_record.released()
         if self._lease_record.entry is not None:
             self._lease_record.entry.leave()

@@ -154,7 +154,7 @@ async def check_one(world: SmallWorld, scenario: Scenario, contended: bool, way:
 def check_nothing_left(world: SmallWorld, victim: SimHost, where: str) -> None:
     table = world.server.table
     assert victim.locks.runtime.mutexes.queues == {}, f"{where}: the local mutex is taken"
-    assert victim.locks.manager.keeper.lease_records() == [], f"{where}: the keeper looks after something"
+    assert victim.locks.manager.renewer.lease_records() == [], f"{where}: the keeper looks after something"
     assert victim.locks.statistics().held == 0, f"{where}: something is held"
     assert table._state.queues == {}, f"{where}: a ticket is left"
     assert table._listeners == {}, f"{where}: an ear is left"

@@ -13,7 +13,7 @@ from typing import cast
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.core.lease.states import Event, State
+from holdfast.core.lease.states import Event, LeasePhase
 from holdfast.core.ports import AcquiresMany
 from holdfast.errors import BadInput, LeaseLost
 from holdfast.flows import batch as many
@@ -43,15 +43,15 @@ def on_loss(leases: Sequence[Lease], act: Callable[[], None]) -> Callable[[], No
     loop, thread_id = running_loop(), threading.get_ident()
 
     def told(ended: LeaseRecord) -> None:
-        if ended.recorded.state is State.LOST:
+        if ended.recorded.phase is LeasePhase.LOST:
             on_loop(loop, thread_id, act)
 
     def call_off() -> None:
         for lease in leases:
-            lease._lease_record.untell(told)  # noqa: SLF001 - as above
+            lease._lease_record.unsubscribe(told)  # noqa: SLF001 - as above
 
     for lease in leases:
-        lease._lease_record.tell(told)  # noqa: SLF001 - as above
+        lease._lease_record.subscribe(told)  # noqa: SLF001 - as above
     return call_off
 
 
@@ -90,7 +90,7 @@ async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease
 
 def _kept(locks: Locks, lease_record: LeaseRecord) -> Lease:
     lease = Lease(locks.manager, locks.ports, lease_record)
-    locks.manager.keeper.keep(lease_record)
+    locks.manager.renewer.keep(lease_record)
     return lease
 
 
@@ -120,8 +120,8 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
     warning.
     """
     # What follows is the end of leases, and locks and leases are one implementation: hence the private names.
-    before = [lease._lease_record.standing() for lease in leases]  # noqa: SLF001 - as above
-    live = [lease for lease, standing in zip(leases, before, strict=True) if standing.live]
+    before = [lease._lease_record.current() for lease in leases]  # noqa: SLF001 - as above
+    live = [lease for lease, state in zip(leases, before, strict=True) if state.live]
     given = [lease._lease_record for lease in live if lease._lease_record.released()]  # noqa: SLF001 - as above
     outcomes: Sequence[Released] = ()
     try:
@@ -136,8 +136,8 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
                 entry.leave()
     refused = {each.key for each, outcome in zip(given, outcomes, strict=True) if outcome is Released.NOT_OWNED}
     return [
-        lease._found_at_exit(standing, lease.key in refused)  # noqa: SLF001 - as above
-        for lease, standing in zip(leases, before, strict=True)
+        lease._found_at_exit(state, lease.key in refused)  # noqa: SLF001 - as above
+        for lease, state in zip(leases, before, strict=True)
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from weakref import ref
 
 from holdfast.core.lease.spec import LockSpec
-from holdfast.core.lease.states import LIVE, Standing, State
+from holdfast.core.lease.states import LIVE, LeasePhase, LeaseState
 from holdfast.core.ports import Ports
 from holdfast.errors import NotOwner
 from holdfast.flows import release as releasing
@@ -45,12 +45,12 @@ class Lost(AnyLost):
         def told(_: LeaseRecord) -> None:
             on_loop(loop, thread_id, resolve)
 
-        self._lease_record.tell(told)
+        self._lease_record.subscribe(told)
         timer = None if limit_ns is None else loop.call_later(limit_ns / NS, resolve)
         try:
             await ended
         finally:
-            self._lease_record.untell(told)
+            self._lease_record.unsubscribe(told)
             if timer is not None:
                 timer.cancel()
         return self.is_set()
@@ -78,7 +78,7 @@ class AnyLease(HeldLease):
             return
         timeout = min(self._manager.request_timeout_ns, self._lease_record.renew_timeout_ns(self._manager.clock.now()))
         if not await keeping.renew_one(self._ports, self._lease_record, timeout):
-            raise self._lost_error(self._lease_record.standing()) from NotOwner(key=self.key)
+            raise self._lost_error(self._lease_record.current()) from NotOwner(key=self.key)
 
     async def release(self) -> bool:
         """Give the lock back. True when the store confirmed it.
@@ -86,16 +86,16 @@ class AnyLease(HeldLease):
         Idempotent and safe in `finally`: a lease that was lost is not released (the key may be somebody else's by
         now), and a store that does not answer is a warning, not an exception.
         """
-        return await self._release(self._lease_record.standing()) is Released.YES
+        return await self._release(self._lease_record.current()) is Released.YES
 
-    async def _release(self, standing: Standing) -> Released:
+    async def _release(self, state: LeaseState) -> Released:
         ports, lease_record = self._ports, self._lease_record
         entry = lease_record.entry
-        if standing.state not in LIVE:
-            lease_record.announce()  # this and the next: the rest of a first call that was interrupted
+        if state.phase not in LIVE:
+            lease_record.notify()  # this and the next: the rest of a first call that was interrupted
             if entry is not None:
                 entry.leave()
-            return Released.NOT_OWNED if standing.state is State.LOST else Released.UNKNOWN
+            return Released.NOT_OWNED if state.phase is LeasePhase.LOST else Released.UNKNOWN
         try:
             lease_record.released()
             if lease_record.grant is None:
@@ -103,11 +103,11 @@ class AnyLease(HeldLease):
             if lease_record.contested and entry is not None:
                 await releasing.let_the_next_ask(ports, entry)
             return await releasing.release(
-                ports, lease_record.spec, lease_record.grant, standing.granted, lease_record.judged
+                ports, lease_record.spec, lease_record.grant, state.granted, lease_record.judged
             )
         except BaseException:
             if lease_record.grant is not None:
-                await releasing.again(ports, lease_record.spec, lease_record.grant, standing.granted)
+                await releasing.again(ports, lease_record.spec, lease_record.grant, state.granted)
             raise
         finally:
             if entry is not None:
@@ -122,18 +122,18 @@ class AnyLease(HeldLease):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bodies.pop().left(error):
-            raise self._lost_error(self._lease_record.standing()) from error
+            raise self._lost_error(self._lease_record.current()) from error
         await self._leave_block(error)
 
     def _begin_block(self) -> None:
         body = Body()
         self._bodies.append(body)
         if self._cancels:
-            self._lease_record.tell(body.told)
+            self._lease_record.subscribe(body.told)
 
     async def _leave_block(self, error: BaseException | None) -> None:
         """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
-        before = self._lease_record.standing()
+        before = self._lease_record.current()
         outcome = await self._release(before) if before.live and self._abandonable else Released.UNKNOWN
         lost = self._found_at_exit(before, outcome is Released.NOT_OWNED)
         if lost is not None:
@@ -185,9 +185,9 @@ def call_back(runtime: LoopRuntime, lease: AnyLease, lease_record: LeaseRecord, 
 
     def told(ended: LeaseRecord) -> None:
         known = weak()
-        if known is not None and spec.on_lost is not None and ended.recorded.state is State.LOST:
+        if known is not None and spec.on_lost is not None and ended.recorded.phase is LeasePhase.LOST:
             runtime.call(spec.on_lost, known)
 
     if spec.on_warning is not None:
         lease_record.on_warning = warn
-    lease_record.tell(told)
+    lease_record.subscribe(told)

@@ -15,7 +15,7 @@ from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.loss_diagnosis import RenewalRequest, StoreFailure
-from holdfast.core.lease.states import Event, Standing
+from holdfast.core.lease.states import Event, LeaseState
 from holdfast.errors import BackendError
 from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
 
@@ -220,11 +220,11 @@ class Held(Protocol):
         """What the store granted. None: the store knows nothing of it."""
         ...
 
-    def standing(self) -> Standing:
+    def current(self) -> LeaseState:
         """Its state at this moment. A loss that is noticed here frees the local mutex."""
         ...
 
-    def end(self, event: Event) -> Standing:
+    def end(self, event: Event) -> LeaseState:
         """It has ended, for a reason that is not time."""
         ...
 

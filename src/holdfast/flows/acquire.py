@@ -339,7 +339,7 @@ async def _ask_for_the_holder(ports: Ports, spec: LockSpec, acquisition: _Acquis
     """
     inside = ports.runtime.mutexes.inside(spec.key)
     held = None if inside is None else inside.held
-    if held is None or not held.standing().live or held.grant is None or ports.breaker.open:
+    if held is None or not held.current().live or held.grant is None or ports.breaker.open:
         return
     left_ns = acquisition.left_ns(ports.clock.now()) or FAIR_REQUEST_NS
     if left_ns < LEAST_REQUEST_NS:

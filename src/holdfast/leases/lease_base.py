@@ -6,7 +6,7 @@ import warnings
 import weakref
 from typing import Literal, NoReturn, Self
 
-from holdfast.core.lease.states import LIVE, Standing, State
+from holdfast.core.lease.states import LIVE, LeasePhase, LeaseState
 from holdfast.core.ports import Ports, SharesDatabase
 from holdfast.errors import BadInput, LeaseLost, Misconfigured
 from holdfast.flows.acquire import noun
@@ -26,12 +26,12 @@ class AnyLost:
 
     def is_set(self) -> bool:
         """Whether the lease is lost, now. A lease that was released is not lost."""
-        return self._lease_record.standing().state is State.LOST
+        return self._lease_record.current().phase is LeasePhase.LOST
 
     @property
     def reason(self) -> str | None:
         """Why it was lost: expired, stolen, unconfirmed, max_hold, stalled, revoked or forked."""
-        reason = self._lease_record.standing().reason
+        reason = self._lease_record.current().reason
         return None if reason is None else str(reason)
 
     def __bool__(self) -> bool:
@@ -73,12 +73,12 @@ class HeldLease:
     @property
     def held(self) -> bool:
         """Whether it may still be relied on, now."""
-        return self._lease_record.standing().live
+        return self._lease_record.current().live
 
     @property
     def state(self) -> str:
         """Where it is in its life: `held`, `doubtful`, `lost` or `released`."""
-        return str(self._lease_record.standing().state)
+        return str(self._lease_record.current().phase)
 
     @property
     def fingerprint(self) -> str:
@@ -92,9 +92,9 @@ class HeldLease:
     def ensure_held(self, min_remaining: Duration = 0) -> None:
         """Return if the lease is held and has at least `min_remaining` left; raise `LeaseLost` otherwise."""
         least = duration_ns("min_remaining", min_remaining)
-        standing = self._lease_record.standing()
-        if not standing.live:
-            raise self._lost_error(standing)
+        state = self._lease_record.current()
+        if not state.live:
+            raise self._lost_error(state)
         if least and (left := self._lease_record.remaining_ns()) < least:
             raise LeaseLost(
                 f"{noun(self.family)} about to be lost: {self.key} has {left / NS:.3f} s left of the "
@@ -122,9 +122,9 @@ class HeldLease:
         """Do not mind if this lease is dropped: it is held until it expires, and the end of a block keeps it too."""
         self._abandonable = False
 
-    def _found_at_exit(self, before: Standing, refused: bool) -> LeaseLost | None:
+    def _found_at_exit(self, before: LeaseState, refused: bool) -> LeaseLost | None:
         """What the end of a `with` block found: None when the lease was ours until it was given back."""
-        if before.state is State.LOST:
+        if before.phase is LeasePhase.LOST:
             return self._lost_error(before)
         if not refused:
             return None
@@ -146,9 +146,9 @@ class HeldLease:
         grant = self._lease_record.grant
         return None if grant is None else grant.fence
 
-    def _lost_error(self, standing: Standing) -> LeaseLost:
-        what, reason = noun(self.family), standing.reason
-        if standing.state is State.RELEASED:
+    def _lost_error(self, state: LeaseState) -> LeaseLost:
+        what, reason = noun(self.family), state.reason
+        if state.phase is LeasePhase.RELEASED:
             text, shown = f"{what} not held: {self.key} was released", "released"
         elif reason is LossReason.UNCONFIRMED:
             text, shown = f"{what} abandoned: renewal failed for {self.key}", str(reason)
@@ -166,7 +166,7 @@ class HeldLease:
             lease_record = self._lease_record
         except AttributeError:  # it was never made
             return
-        if lease_record.recorded.state in LIVE and self._abandonable:
+        if lease_record.recorded.phase in LIVE and self._abandonable:
             warnings.warn(
                 f"the lease of {lease_record.key} was dropped without release(); "
                 "it is no longer renewed and will expire",
@@ -179,10 +179,10 @@ class HeldLease:
         raise TypeError("a lease belongs to the process that took it; pass on the Lock, or the fence")
 
     def __repr__(self) -> str:
-        standing = self._lease_record.standing()
-        reason = f" ({standing.reason})" if standing.reason else ""
+        state = self._lease_record.current()
+        reason = f" ({state.reason})" if state.reason else ""
         return (
-            f"<{type(self).__name__} {self.key!r} {standing.state}{reason} fence={self._fence()} "
+            f"<{type(self).__name__} {self.key!r} {state.phase}{reason} fence={self._fence()} "
             f"owner={self.owner} remaining={self.remaining():.3f} fingerprint={self.fingerprint}>"
         )
 

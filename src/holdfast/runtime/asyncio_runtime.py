@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from holdfast.core.lease.states import State
+from holdfast.core.lease.states import LeasePhase
 from holdfast.core.ports import Held
 from holdfast.errors import Closed
 from holdfast.flows.log import say
@@ -223,7 +223,7 @@ class Body:
         The cancellation always comes from the loop, never from the body itself: a task that cancels itself while it
         runs and ends the block before its next await could not take that back on Python 3.11 and 3.12.
         """
-        if ended.recorded.state is State.LOST:
+        if ended.recorded.phase is LeasePhase.LOST:
             try:
                 self._loop.call_soon_threadsafe(self._cancel)
             except RuntimeError:

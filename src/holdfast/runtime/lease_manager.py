@@ -19,7 +19,7 @@ from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.core.history.events import EventKind
 from holdfast.core.lease.latency import Tail
 from holdfast.core.lease.spec import LockSpec
-from holdfast.core.lease.states import Event, State
+from holdfast.core.lease.states import Event, LeasePhase
 from holdfast.core.ports import Clock, Entropy, Observer, Ports, Runtime, Store
 from holdfast.errors import BadInput
 from holdfast.flows.acquire import AcquireResult
@@ -40,7 +40,7 @@ from holdfast.types import MS, Duration, Owner, duration_ns
 log = logging.getLogger("holdfast")
 
 # Looked up for every lease, and slowly on an enum of Python 3.11.
-_HOLD, _RELEASED, _LOST = Measure.HOLD, MeasuredOutcome.RELEASED, State.LOST
+_HOLD, _RELEASED, _LOST = Measure.HOLD, MeasuredOutcome.RELEASED, LeasePhase.LOST
 
 
 class LeaseManager:
@@ -48,7 +48,7 @@ class LeaseManager:
 
     def __init__(
         self,
-        keeper_store: Store,
+        renewer_store: Store,
         *,
         clock: Clock,
         entropy: Entropy,
@@ -57,10 +57,10 @@ class LeaseManager:
         owner: Callable[[], Owner],
         request_timeout_ns: int,
         make_ticks: MakeTicks | None = None,
-        keeper_runtime: Runtime | None = None,
+        renewer_runtime: Runtime | None = None,
         collections: GarbageCollections | None = None,
     ) -> None:
-        self.store = keeper_store
+        self.store = renewer_store
         self.clock = clock
         self.entropy = entropy
         self.recorder = recorder
@@ -74,12 +74,12 @@ class LeaseManager:
         self._make_owner = owner
         self.owner = str(owner())
         self.on_fork: list[Callable[[], None]] = []
-        keeper_ports = self.ports(keeper_store, keeper_runtime or ThreadRuntime())
+        renewer_ports = self.ports(renewer_store, renewer_runtime or ThreadRuntime())
         ticks: MakeTicks = make_ticks or (lambda name, act: TimerThread(name, clock, act))
-        self.keeper = Renewer(keeper_ports, self.tail, ticks, self._warn)
-        self.reports = LeaseReports(recorder, clock, self.breaker, self.tail, self.keeper, self.stalls)
-        self.statistics = LeaseStatistics(recorder, self.keeper, self.breaker, self.tail)
-        self.health = LeaseHealth(self.keeper, self.breaker)
+        self.renewer = Renewer(renewer_ports, self.tail, ticks, self._warn)
+        self.reports = LeaseReports(recorder, clock, self.breaker, self.tail, self.renewer, self.stalls)
+        self.statistics = LeaseStatistics(recorder, self.renewer, self.breaker, self.tail)
+        self.health = LeaseHealth(self.renewer, self.breaker)
         _MANAGERS.add(self)
 
     def ports(self, store: Store, runtime: Runtime) -> Ports:
@@ -100,15 +100,15 @@ class LeaseManager:
     def watch(self, loop: LoopWatch) -> None:
         """Have an eye on the event loop that uses these locks, so that a loss can say whether it was blocked."""
         self.stalls.watch(loop)
-        self.keeper.on_beat = loop.ask
+        self.renewer.on_beat = loop.ask
 
     def reap(self, key: str, token: str, ttl_ns: int, after_ns: int = 0) -> object:
         """See `ports.Reaper`."""
-        return self.keeper.reap(key, token, ttl_ns, after_ns)
+        return self.renewer.reap(key, token, ttl_ns, after_ns)
 
     def settle(self, orphan: object, *, released: bool) -> None:
         """See `ports.Reaper`."""
-        self.keeper.settle(orphan, released=released)
+        self.renewer.settle(orphan, released=released)
 
     def take(
         self,
@@ -127,20 +127,20 @@ class LeaseManager:
             lease_record.entry, lease_record.contested = entry, contested
             if entry is not None:
                 entry.held = lease_record
-            lease_record.on_over = self.keeper.drop
+            lease_record.on_last = self.renewer.drop
             lease_record.on_unconfirmed = self._unconfirmed
         return lease_record
 
     def close(self) -> None:
         """Stop looking after leases. Those still held are lost to their holders (`revoked`) and expire in the store."""
-        for lease_record in self.keeper.lease_records():
+        for lease_record in self.renewer.lease_records():
             lease_record.end(Event.REVOKED)
-        self.keeper.stop()
+        self.renewer.stop()
         self.stalls.watch(None)
 
     def forked(self) -> None:
         """In a child process: start anew."""
-        for lease_record in self.keeper.abandon():
+        for lease_record in self.renewer.abandon():
             lease_record.forked()
         self.callbacks = CallbackThreads()
         self.recorder.forked()
@@ -155,11 +155,11 @@ class LeaseManager:
     def _ended(self, lease_record: LeaseRecord) -> None:
         """A lease has ended. After a release the entry is left when the store was told; after a loss, now."""
         state, family = lease_record.recorded, lease_record.spec.family
-        lost = state.state is _LOST
-        late_ns = self.keeper.late_ns(state.confirmed.mono) if lost else 0
+        lost = state.phase is _LOST
+        late_ns = self.renewer.late_ns(state.confirmed.mono) if lost else 0
         degraded = lease_record.grant is None
         if degraded and lease_record.asked:
-            self.keeper.reap(lease_record.key, lease_record.token, lease_record.timing.ttl_ns)
+            self.renewer.reap(lease_record.key, lease_record.token, lease_record.timing.ttl_ns)
         # A release has just judged the lease; that reading of the clock is good enough.
         over = self.clock.now() if lost or lease_record.judged is None else lease_record.judged
         self.recorder.measured(
@@ -194,7 +194,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def make_manager(
-    keeper_store: Store,
+    renewer_store: Store,
     *,
     service: str | None,
     instance: str | None,
@@ -208,7 +208,7 @@ def make_manager(
     recorder = Recorder(_checked(observers), clock)
     owner = partial(this_owner, service, instance)
     return LeaseManager(
-        keeper_store,
+        renewer_store,
         clock=clock,
         entropy=SystemEntropy(),
         recorder=recorder,

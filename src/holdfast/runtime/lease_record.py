@@ -1,7 +1,7 @@
 """The record of one lease, shared by its holder, the renewer and the alarm.
 
 The decisions are `core.lease.states`; this is the one entry where their results are stored. Whoever asks gets the
-standing
+state
 *judged at the moment of asking*, so a holder that wakes from a long pause learns of its loss from its own first
 question and not from a thread that has not run yet. A tenure ends once; those who asked to be told are told once,
 outside the mutex, by whichever thread noticed. If a signal handler raises meanwhile, the alarm tells the others.
@@ -19,12 +19,12 @@ from holdfast.core.failpoints import reach
 from holdfast.core.lease import states as table
 from holdfast.core.lease.latency import Tail
 from holdfast.core.lease.spec import LockSpec
-from holdfast.core.lease.states import Event, Standing, State
+from holdfast.core.lease.states import Event, LeasePhase, LeaseState
 from holdfast.core.ports import Clock, MutexEntry
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import Grant, Instant, Renewal
 
-Told: TypeAlias = Callable[["LeaseRecord"], None]
+OnEnd: TypeAlias = Callable[["LeaseRecord"], None]
 
 _process = object()  # another one in each process, so that a tenure knows at once that it came here by fork
 
@@ -39,8 +39,8 @@ class LeaseRecord:
         "_mutex",
         "_process",
         "_renewal",
+        "_subscribers",
         "_tail",
-        "_told",
         "asked",
         "contested",
         "entered",
@@ -49,7 +49,7 @@ class LeaseRecord:
         "holder",
         "judged",
         "key",
-        "on_over",
+        "on_last",
         "on_unconfirmed",
         "on_warning",
         "recorded",
@@ -67,7 +67,7 @@ class LeaseRecord:
         sent: Instant,
         clock: Clock,
         tail: Tail,
-        on_end: Told | None = None,
+        on_end: OnEnd | None = None,
     ) -> None:
         timing = spec.timing
         self.spec = spec
@@ -80,15 +80,15 @@ class LeaseRecord:
         self.holder: weakref.ref[Any] | None = None  # the lease, once it exists
         self.entry: MutexEntry | None = None  # at the local mutex
         self.contested = False  # a fair lock, for which other processes stood in line
-        self.on_over: Told | None = None  # told last: from then on nobody looks after it any more
-        self.on_unconfirmed: Told | None = None
+        self.on_last: OnEnd | None = None  # told last: from then on nobody looks after it any more
+        self.on_unconfirmed: OnEnd | None = None
         self.on_warning: Callable[[], None] | None = None
         self._clock = clock
         self._tail = tail
         self._mutex = Mutex()
         self._process = _process
-        self._told: list[Told] = [] if on_end is None else [on_end]
-        self._ends: list[Standing] = []  # the first one is how it ended; a second one came too late
+        self._subscribers: list[OnEnd] = [] if on_end is None else [on_end]
+        self._ends: list[LeaseState] = []  # the first one is how it ended; a second one came too late
         self.judged: Instant | None = None  # when it was last asked about, and found to be held
         self.recorded = table.granted(sent)  # as it was last written down, without judging the time
         self.grant = grant
@@ -103,7 +103,7 @@ class LeaseRecord:
         return self._renewal
 
     @property
-    def forsaken(self) -> bool:
+    def abandoned(self) -> bool:
         """Whether its lease was dropped without being released, so that it is left to expire.
 
         Asked of a weak reference, and not noted by `__del__`: an interrupt in there would be lost, and the lease would
@@ -114,32 +114,32 @@ class LeaseRecord:
     @property
     def runs_out(self) -> bool:
         """Whether nothing renews it, so that it ends with its TTL. A degraded lease has no TTL in any store."""
-        return self.forsaken or (self.grant is not None and not self.timing.auto_renew)
+        return self.abandoned or (self.grant is not None and not self.timing.auto_renew)
 
     @property
     def degraded(self) -> bool:
         """Whether the store knows nothing of this lease."""
         return self.grant is None
 
-    def standing(self) -> Standing:
-        """The standing as it is at this moment."""
+    def current(self) -> LeaseState:
+        """The state as it is at this moment."""
         if self._process is not _process:
             self.forked()
-        standing = self.recorded
-        if standing.state not in table.LIVE:
-            return standing
+        state = self.recorded
+        if state.phase not in table.LIVE:
+            return state
         now = self._clock.now()
-        if self._judge(standing, now) is standing:
+        if self._judge(state, now) is state:
             self.judged = now
-            return standing
+            return state
         return self._change(lambda latest: self._judge(latest, self._clock.now()))
 
     def remaining_ns(self) -> int:
         """What is left, conservatively. A degraded lease has no expiry in any store; it shows its whole TTL."""
-        standing = self.standing()
+        state = self.current()
         if self.grant is None:
-            return self.timing.ttl_ns if standing.live else 0
-        return table.remaining_ns(standing, self.timing, self._clock.now())
+            return self.timing.ttl_ns if state.live else 0
+        return table.remaining_ns(state, self.timing, self._clock.now())
 
     def loss_in_ns(self, now: Instant) -> int | None:
         """How long until time alone ends it, or None when time alone never does."""
@@ -172,13 +172,13 @@ class LeaseRecord:
                     self._write(in_time)
                     self.warned = False
                     return
-            if self._change(lambda standing: table.renewed(self._judge(standing, now), sent)).live:
+            if self._change(lambda state: table.renewed(self._judge(state, now), sent)).live:
                 self.warned = False
         elif answer is False:
             self.end(Event.REFUSED)
         else:
-            standing = self._change(lambda standing: table.unknown(self._judge(standing, now), self.timing, now))
-            if standing.live and self.on_unconfirmed is not None:
+            state = self._change(lambda state: table.unknown(self._judge(state, now), self.timing, now))
+            if state.live and self.on_unconfirmed is not None:
                 self.on_unconfirmed(self)
 
     def promote(self, grant: Grant, sent: Instant) -> bool:
@@ -188,62 +188,62 @@ class LeaseRecord:
                 return False
             self.grant = grant
             self._renewal = None
-            self._write(self.recorded._replace(confirmed=sent, state=State.HELD, failures=0, failed_period=0))
+            self._write(self.recorded._replace(confirmed=sent, phase=LeasePhase.HELD, failures=0, failed_period=0))
             return True
 
     def progress(self) -> None:
         """The work reports that it is getting somewhere."""
         now = self._clock.now()
-        self._change(lambda standing: table.progressed(self._judge(standing, now), now))
+        self._change(lambda state: table.progressed(self._judge(state, now), now))
 
-    def end(self, event: Event) -> Standing:
+    def end(self, event: Event) -> LeaseState:
         """It is over, for a reason that is not time."""
-        return self._change(lambda standing: table.ended(standing, event))
+        return self._change(lambda state: table.ended(state, event))
 
     def released(self) -> bool:
         """Its holder releases it. False when it had ended already."""
         with self._mutex:
-            standing = self.recorded
-            if standing.state not in table.LIVE or not self._ended(table.released(standing)):
+            state = self.recorded
+            if state.phase not in table.LIVE or not self._ended(table.released(state)):
                 return False
-        self.announce()
+        self.notify()
         return True
 
-    def tell(self, told: Told) -> None:
+    def subscribe(self, on_end: OnEnd) -> None:
         """Be told when it ends; at once when it already has."""
         if self._process is not _process:
             self.forked()
         with self._mutex:
             if self.recorded.live:
-                self._told.append(told)
+                self._subscribers.append(on_end)
                 return
-        told(self)
+        on_end(self)
 
-    def untell(self, told: Told) -> None:
+    def unsubscribe(self, on_end: OnEnd) -> None:
         """No longer be told."""
         with contextlib.suppress(ValueError):  # it has been told
-            self._told.remove(told)
+            self._subscribers.remove(on_end)
 
     def forked(self) -> None:
         """This is a child process, and the lease is the parent's.
 
         The old mutex may have been held at the fork by a thread that does not exist here, so it is replaced, and
-        nobody is told; questions are answered from the standing.
+        nobody is told; questions are answered from the state.
         """
         self._mutex = Mutex()
         self._process = _process
-        self._told, self.on_over = [], None
+        self._subscribers, self.on_last = [], None
         self._ended(table.ended(self.recorded, Event.FORKED))
 
-    def _judge(self, standing: Standing, now: Instant) -> Standing:
-        aged = standing if self.grant is not None else self._aged(standing, now)
+    def _judge(self, state: LeaseState, now: Instant) -> LeaseState:
+        aged = state if self.grant is not None else self._aged(state, now)
         return table.judge(aged, self.timing, now, self._tail.value_ns)
 
-    def _aged(self, standing: Standing, now: Instant) -> Standing:
+    def _aged(self, state: LeaseState, now: Instant) -> LeaseState:
         """While degraded there is no expiry in any store, so the age since the last confirmation means nothing."""
-        return standing if self.grant is not None else standing._replace(confirmed=now)
+        return state if self.grant is not None else state._replace(confirmed=now)
 
-    def _change(self, decide: Callable[[Standing], Standing]) -> Standing:
+    def _change(self, decide: Callable[[LeaseState], LeaseState]) -> LeaseState:
         with self._mutex:
             before = self.recorded
             after = decide(before)
@@ -252,35 +252,35 @@ class LeaseRecord:
             if not self._ended(after):
                 return self.recorded
         reach("runtime.lost")
-        self.announce()
+        self.notify()
         return after
 
-    def _write(self, after: Standing) -> Standing:
+    def _write(self, after: LeaseState) -> LeaseState:
         """Record a change of a lease that goes on, unless a signal handler has ended it in the middle of that."""
         self.recorded = after
         if self._ends:
             self.recorded = self._ends[0]
         return self.recorded
 
-    def _ended(self, after: Standing) -> bool:
+    def _ended(self, after: LeaseState) -> bool:
         """Record the end. False when a signal handler was first."""
         self._ends.append(after)
         self.recorded = self._ends[0]
         return self.recorded is after
 
-    def announce(self) -> None:
+    def notify(self) -> None:
         """It has ended: tell everybody, outside the mutex, each once.
 
         An interrupt in the middle leaves the rest untold, and the tenure with the alarm, which calls this again.
         """
-        while self._told:
+        while self._subscribers:
             try:
-                tell = self._told.pop(0)
+                tell = self._subscribers.pop(0)
             except IndexError:  # another thread tells the rest
                 break
             tell(self)
-        if self.on_over is not None:
-            self.on_over(self)
+        if self.on_last is not None:
+            self.on_last(self)
 
 
 def _after_fork() -> None:

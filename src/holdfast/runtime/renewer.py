@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.core.lease.latency import Tail
-from holdfast.core.lease.states import Event, State, remaining_ns
+from holdfast.core.lease.states import Event, LeasePhase, remaining_ns
 from holdfast.core.ports import Ports
 from holdfast.core.timer_wheel import SLOT_NS
 from holdfast.errors import Timeout
@@ -194,12 +194,12 @@ class Renewer:
         parted, self._offsets = offsets != self._offsets, offsets
         going_well: dict[int, list[LeaseRecord]] = {}
         for lease_record in due:
-            standing, check_ns = lease_record.recorded, lease_record.timing.next_check_ns
-            next_check = standing.confirmed.mono + check_ns
+            state, check_ns = lease_record.recorded, lease_record.timing.next_check_ns
+            next_check = state.confirmed.mono + check_ns
             if (
                 check_ns
                 and next_check > now.mono
-                and standing.state is State.HELD
+                and state.phase is LeasePhase.HELD
                 and lease_record.entered
                 and not parted
             ):
@@ -210,13 +210,13 @@ class Renewer:
             self._alarms.put_all(lease_records, _rounded_up(next_check))
 
     def _ring(self, lease_record: LeaseRecord) -> None:
-        standing = lease_record.standing()  # judging it is what declares the loss
-        if not standing.live:
-            lease_record.announce()  # the rest of it, if an interrupt cut it short
+        state = lease_record.current()  # judging it is what declares the loss
+        if not state.live:
+            lease_record.notify()  # the rest of it, if an interrupt cut it short
             self.drop(lease_record)
             return
         now = self._ports.clock.now()
-        if lease_record.timing.auto_renew and not lease_record.entered and not lease_record.forsaken:
+        if lease_record.timing.auto_renew and not lease_record.entered and not lease_record.abandoned:
             self._enter(lease_record, now)
             return
         warn = lease_record.warn_in_ns(now)
@@ -230,11 +230,11 @@ class Renewer:
         for item in due:
             if isinstance(item, Orphan):
                 await self._reap(item)
-            elif not item.forsaken:
+            elif not item.abandoned:
                 await self._promote(item)
 
     async def _renew_due(self, due: list[LeaseRecord]) -> None:
-        batch = [lease_record for lease_record in due if lease_record.recorded.live and not lease_record.forsaken]
+        batch = [lease_record for lease_record in due if lease_record.recorded.live and not lease_record.abandoned]
         if batch:
             if self.on_beat is not None:
                 self.on_beat()
@@ -246,7 +246,7 @@ class Renewer:
         # all of them; doubtful ones are each on a schedule of their own.
         speakers = {
             lease_record.timing.usual_loss_ns
-            if lease_record.recorded.state is State.HELD
+            if lease_record.recorded.phase is LeasePhase.HELD
             else -id(lease_record): lease_record
             for lease_record in batch
         }
@@ -263,18 +263,16 @@ class Renewer:
         measured(Measure.RENEW, "", MeasuredOutcome.ANSWERED if answered else MeasuredOutcome.UNANSWERED, latency)
         if answered:
             now = self._ports.clock.now()
-            for lease_record, standing in zip(batch, before, strict=True):
-                if lease_record.recorded.state is State.HELD:
-                    left = remaining_ns(standing, lease_record.timing, now)
+            for lease_record, state in zip(batch, before, strict=True):
+                if lease_record.recorded.phase is LeasePhase.HELD:
+                    left = remaining_ns(state, lease_record.timing, now)
                     measured(Measure.LEFT, lease_record.spec.family, MeasuredOutcome.ANSWERED, left)
         renewed: dict[int, list[LeaseRecord]] = {}
         for lease_record in batch:
-            standing = lease_record.recorded
-            if standing.state is State.HELD:
-                renewed.setdefault(standing.confirmed.mono + lease_record.timing.renew_every_ns, []).append(
-                    lease_record
-                )
-            elif standing.live:
+            state = lease_record.recorded
+            if state.phase is LeasePhase.HELD:
+                renewed.setdefault(state.confirmed.mono + lease_record.timing.renew_every_ns, []).append(lease_record)
+            elif state.live:
                 now = self._ports.clock.now()
                 due = now.mono + lease_record.renewal_in_ns(now, self._ports.entropy.below(65536))
                 # A calendar rounds down; a retry that falls into the present slot would be made over and over.
@@ -284,7 +282,7 @@ class Renewer:
             self._renewals.put_all(lease_records, due)
 
     async def _promote(self, lease_record: LeaseRecord) -> None:
-        if not lease_record.standing().live:
+        if not lease_record.current().live:
             return
         try:
             outcome = await keeping.promote(self._ports, lease_record.spec, lease_record.token)

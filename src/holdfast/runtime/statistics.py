@@ -244,7 +244,7 @@ def of_locks(manager: LeaseManager, families: Iterable[str] = (), risks: Iterabl
         "leases",
         {
             "renewals": {str(each): found.renewals.get(each, NOTHING) for each in _ANSWERS},
-            "keeper_lag_ns": manager.keeper.lag_ns(),
+            "keeper_lag_ns": manager.renewer.lag_ns(),
             "renew_tail_ns": manager.tail.value_ns,
             "breaker_open": manager.breaker.open,
             "loop_lag_ns": lag_ns,

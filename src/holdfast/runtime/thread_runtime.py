@@ -94,7 +94,7 @@ def _say_raised(error: BaseException) -> None:
 class Wakeup:
     """Wakes one sleeping thread, from any thread and from signal handlers.
 
-    Promises: `ring` is remembered until the next `wait`. An exception of a signal handler inside `ring` or `wait`
+    Promises: `notify` is remembered until the next `wait`. An exception of a signal handler inside `notify` or `wait`
     leaves nothing locked. A `threading.Event` has a mutex that Python code releases, so a handler that raises there
     would leave it locked, and every later `set` would hang. Does not promise a count: several rings wake once.
     """
@@ -105,7 +105,7 @@ class Wakeup:
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake the sleeper, or the next one."""
         try:
             self._asleep.release()

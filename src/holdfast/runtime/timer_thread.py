@@ -78,7 +78,7 @@ class TimerThread(Generic[T]):
             self._start()
         elif due_ns < self._asleep_until_ns:
             self._lead_ns = min(self._lead_ns, max(MS, due_ns - self._clock.now().mono))
-            self._wakeup.ring()
+            self._wakeup.notify()
 
     def put_all(self, items: Sequence[T], due_ns: int) -> None:
         """Enter many items that have just come out, due together. Called by the handler, on the timer thread."""
@@ -124,7 +124,7 @@ class TimerThread(Generic[T]):
         """End the thread; its items are forgotten."""
         self._stopping = True
         thread = self._thread
-        self._wakeup.ring()
+        self._wakeup.notify()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_ns / NS)
 

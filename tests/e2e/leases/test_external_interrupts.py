@@ -64,7 +64,7 @@ with holdfast.connect(url, request_timeout=1) as locks:
     spent, since = time.process_time(), time.monotonic()
     until("the lease is renewed", lambda: locks.statistics().renewed >= before + 3)
     busy = (time.process_time() - spent) / (time.monotonic() - since)
-    held, left = lease.held, len(locks.manager.keeper.lease_records())
+    held, left = lease.held, len(locks.manager.renewer.lease_records())
     lease.release()
     again = locks.lock("k", ttl=2).try_acquire()
 print(json.dumps({"struck": struck, "blocks": blocks, "held": held, "left": left, "busy": busy, "free": bool(again)}))

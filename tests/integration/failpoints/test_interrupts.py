@@ -91,7 +91,7 @@ def check_everywhere(url: str, scenario: Callable[[holdfast.Locks], None]) -> st
                     orphans.append(where)
                     other.force_release(KEY, reason="an orphan of a test")
                 assert victim.statistics().held == 0, where
-                assert victim.manager.keeper.lease_records() == [], where
+                assert victim.manager.renewer.lease_records() == [], where
                 lease = victim.lock(f"nonce-{uuid.uuid4().hex}", ttl=30).acquire(timeout=LIMIT_S)
                 seen = victim.inspect(lease.key)
                 assert (seen.key, seen.fence) == (lease.key, lease.fence), (

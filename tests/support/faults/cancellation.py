@@ -214,7 +214,7 @@ async def _look(clients: Clients, found: Findings, where: str, before: set[async
         except AcquireTimeout:
             found.wrong.append(f"{where}: a place in the queue is left")
     found.note(victim.runtime.mutexes.queues == {}, f"{where}: the local mutex is taken")
-    found.note(victim.manager.keeper.lease_records() == [], f"{where}: the keeper looks after something")
+    found.note(victim.manager.renewer.lease_records() == [], f"{where}: the keeper looks after something")
     found.note(victim.statistics().held == 0, f"{where}: something is held")
     await _crossed(victim, found, where)
     # Tasks of the connection may have been started by this run, and stay: they are not the run's own.

@@ -103,7 +103,7 @@ async def test_a_cancelled_close_closes_all_the_same(redis_server: RedisServer, 
         await asyncio.wait([closing])
         assert closing.cancelled()
         proxy.resume()
-        keeper: Any = locks.manager.keeper
+        keeper: Any = locks.manager.renewer
         for ticker in (keeper._alarms, keeper._renewals, keeper._loose_ends):
             if ticker._thread is not None:
                 await asyncio.to_thread(ticker._thread.join, LIMIT_S)
@@ -115,7 +115,7 @@ async def test_a_cancelled_close_closes_all_the_same(redis_server: RedisServer, 
 def test_a_lease_on_its_way_through_a_timer_queue_is_not_missed() -> None:
     """The timer thread moves new items to its calendar. `close()` asks for all items meanwhile."""
     with holdfast.connect("memory://") as locks:
-        ticker: Any = locks.manager.keeper._alarms
+        ticker: Any = locks.manager.renewer._alarms
         seen: list[bool] = []
 
         class Watched(TimerWheel[Any]):

@@ -55,7 +55,7 @@ def until(what: str, holds: Callable[[], bool]) -> None:
 
 
 def tickers(locks: holdfast.Locks) -> list[TimerThread[Any]]:
-    keeper = locks.manager.keeper
+    keeper = locks.manager.renewer
     found: list[Any] = [keeper._alarms, keeper._renewals, keeper._loose_ends]
     return found
 
@@ -82,7 +82,7 @@ def expire(locks: holdfast.Locks) -> None:
     """A lease that was dropped is not renewed. Do what its TTL would do later."""
     items = {item for ticker in tickers(locks) for item in ticker.items() if not isinstance(item, Orphan)}
     (lease_record,) = (item for item in items if item.key == "k" and item.recorded.live)
-    assert lease_record.forsaken
+    assert lease_record.abandoned
     locks.force_release("k", reason="the end of its TTL")
     lease_record.end(Event.REFUSED)
 
@@ -146,7 +146,7 @@ def check_renewal(locks: holdfast.Locks) -> None:
 def _left(ticker: TimerThread[Any]) -> list[Any]:
     """Items that are neither dropped leases, which go when they are due, nor orphans, which go when they expire."""
     lease_records = [each for each in ticker.items() if not isinstance(each, Orphan)]
-    return [each for each in lease_records if not each.forsaken and each.recorded.live]
+    return [each for each in lease_records if not each.abandoned and each.recorded.live]
 
 
 def acquire(locks: holdfast.Locks, at: Tracer) -> None:
@@ -380,7 +380,7 @@ def test_a_signal_handler_may_release_the_lease_at_hand_at_any_bytecode(
 def shut(locks: holdfast.Locks) -> list[str]:
     """What a closed `Locks` has left: threads, connections, leases."""
     found = [ticker._name for ticker in tickers(locks) if ticker._thread is not None and ticker._thread.is_alive()]
-    found += [lease_record.key for lease_record in locks.manager.keeper.lease_records() if lease_record.recorded.live]
+    found += [lease_record.key for lease_record in locks.manager.renewer.lease_records() if lease_record.recorded.live]
     pool = getattr(locks.engine.blocking, "_driver", None)
     if pool is not None and pool.statistics()["open"]:
         found.append("connections")

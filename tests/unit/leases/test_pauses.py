@@ -116,7 +116,7 @@ async def test_a_loss_says_that_the_event_loop_was_blocked(tmp_path: Path) -> No
     url, notebook = f"sqlite:///{tmp_path}/leases.db", Notebook()
     async with aio.connect(url, observers=[notebook]) as locks:
         lease = await locks.lock("k", ttl=1.2).acquire()
-        breaker = threading.Thread(target=_break_when_renewed, args=(url, locks.manager.keeper, notebook))
+        breaker = threading.Thread(target=_break_when_renewed, args=(url, locks.manager.renewer, notebook))
         breaker.start()
         breaker.join(LIMIT_S)  # on the loop, so that nothing else runs there
         assert not breaker.is_alive()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.core.lease.states import Standing
+from holdfast.core.lease.states import LeaseState
 from holdfast.core.lease.timing import Timing
 from holdfast.types import MS, NS, Instant, LossReason, elapsed_ns
 
@@ -38,7 +38,7 @@ class StoreFailure(NamedTuple):
 
 
 def facts(
-    standing: Standing,
+    state: LeaseState,
     timing: Timing,
     now: Instant,
     *,
@@ -52,11 +52,11 @@ def facts(
     loop_lag_ns: int | None = None,
 ) -> dict[str, Any]:
     """The facts known at `now` about a lease that has just been lost."""
-    since = standing.confirmed
+    since = state.confirmed
     awake = now.mono - since.mono
     passed = max(awake, now.boot - since.boot)
     known: dict[str, Any] = {
-        "held_ns": elapsed_ns(standing.granted, now),
+        "held_ns": elapsed_ns(state.granted, now),
         "unrenewed_ns": elapsed_ns(since, now),
         "allowed_ns": timing.loss_age_ns(tail_ns),
         "ttl_ns": timing.ttl_ns,
@@ -66,7 +66,7 @@ def facts(
         "starved_ns": starved_ns,
         "collection_ns": collection_ns,
         "slowest_renewal_ns": tail_ns,
-        "failures": standing.failures,
+        "failures": state.failures,
         "breaker_open": breaker_open,
     }
     if loop_lag_ns is not None:

@@ -23,7 +23,7 @@ from holdfast.core.str_enum import TextEnum
 from holdfast.types import Instant, LossReason, elapsed_ns
 
 
-class State(TextEnum):
+class LeasePhase(TextEnum):
     """Where a lease is in its life."""
 
     HELD = "held"
@@ -48,21 +48,21 @@ class Event(TextEnum):
 
 _LOSSES = (Event.REFUSED, Event.EXPIRED, Event.MAX_HOLD, Event.STALLED, Event.REVOKED, Event.FORKED)
 
-TABLE: dict[State, dict[Event, State]] = {
-    State.HELD: {
-        Event.RENEWED: State.HELD,
-        Event.UNKNOWN: State.DOUBTFUL,
-        **dict.fromkeys(_LOSSES, State.LOST),
-        Event.RELEASED: State.RELEASED,
+TABLE: dict[LeasePhase, dict[Event, LeasePhase]] = {
+    LeasePhase.HELD: {
+        Event.RENEWED: LeasePhase.HELD,
+        Event.UNKNOWN: LeasePhase.DOUBTFUL,
+        **dict.fromkeys(_LOSSES, LeasePhase.LOST),
+        Event.RELEASED: LeasePhase.RELEASED,
     },
-    State.DOUBTFUL: {
-        Event.RENEWED: State.HELD,
-        Event.UNKNOWN: State.DOUBTFUL,
-        **dict.fromkeys(_LOSSES, State.LOST),
-        Event.RELEASED: State.RELEASED,
+    LeasePhase.DOUBTFUL: {
+        Event.RENEWED: LeasePhase.HELD,
+        Event.UNKNOWN: LeasePhase.DOUBTFUL,
+        **dict.fromkeys(_LOSSES, LeasePhase.LOST),
+        Event.RELEASED: LeasePhase.RELEASED,
     },
-    State.LOST: dict.fromkeys(Event, State.LOST),
-    State.RELEASED: dict.fromkeys(Event, State.RELEASED),
+    LeasePhase.LOST: dict.fromkeys(Event, LeasePhase.LOST),
+    LeasePhase.RELEASED: dict.fromkeys(Event, LeasePhase.RELEASED),
 }
 
 _REASONS: dict[Event, LossReason] = {
@@ -75,13 +75,13 @@ _REASONS: dict[Event, LossReason] = {
 }
 
 
-LIVE = (State.HELD, State.DOUBTFUL)  # compared by identity, and read without a call on the path of every lease
+LIVE = (LeasePhase.HELD, LeasePhase.DOUBTFUL)  # compared by identity; read without a call for every lease
 
 
-class Standing(NamedTuple):
+class LeaseState(NamedTuple):
     """The state of a lease at one moment: everything that decides whether it may be used."""
 
-    state: State
+    phase: LeasePhase
     reason: LossReason | None
     granted: Instant  # before the request that granted it was sent
     confirmed: Instant  # before the last request that the store confirmed was sent
@@ -92,127 +92,127 @@ class Standing(NamedTuple):
     @property
     def live(self) -> bool:
         """Whether the lease is held as far as this record knows; `judge` applies the time."""
-        return self.state in LIVE
+        return self.phase in LIVE
 
 
-def granted(sent: Instant) -> Standing:
+def granted(sent: Instant) -> LeaseState:
     """The state of a lease that the store has just granted to a request sent at `sent`."""
-    return Standing(State.HELD, None, sent, sent, sent, 0, 0)
+    return LeaseState(LeasePhase.HELD, None, sent, sent, sent, 0, 0)
 
 
-def renewed(standing: Standing, sent: Instant) -> Standing:
+def renewed(state: LeaseState, sent: Instant) -> LeaseState:
     """The store confirmed a renewal that was sent at `sent`. A confirmation after the loss changes nothing."""
-    if not standing.live:
-        return standing
-    confirmed = sent if elapsed_ns(standing.confirmed, sent) > 0 else standing.confirmed
-    return Standing(State.HELD, None, standing.granted, confirmed, standing.progressed, 0, 0)
+    if not state.live:
+        return state
+    confirmed = sent if elapsed_ns(state.confirmed, sent) > 0 else state.confirmed
+    return LeaseState(LeasePhase.HELD, None, state.granted, confirmed, state.progressed, 0, 0)
 
 
 def renewed_in_time(
-    standing: Standing, timing: Timing, sent: Instant, now: Instant, tail_ns: int = 0
-) -> Standing | None:
+    state: LeaseState, timing: Timing, sent: Instant, now: Instant, tail_ns: int = 0
+) -> LeaseState | None:
     """The same as judging it first, for a lease that only time can end; None when it needs to be judged."""
     if (
-        standing.state is not State.HELD
+        state.phase is not LeasePhase.HELD
         or timing.next_check_ns == 0
-        or elapsed_ns(standing.confirmed, now) >= timing.loss_age_ns(tail_ns)
-        or sent.mono <= standing.confirmed.mono
+        or elapsed_ns(state.confirmed, now) >= timing.loss_age_ns(tail_ns)
+        or sent.mono <= state.confirmed.mono
     ):
         return None
-    return tuple.__new__(Standing, (State.HELD, None, standing.granted, sent, standing.progressed, 0, 0))
+    return tuple.__new__(LeaseState, (LeasePhase.HELD, None, state.granted, sent, state.progressed, 0, 0))
 
 
-def unknown(standing: Standing, timing: Timing, now: Instant) -> Standing:
+def unknown(state: LeaseState, timing: Timing, now: Instant) -> LeaseState:
     """A renewal brought no answer. Counts once per period; at the failure budget the lease is abandoned."""
-    if not standing.live:
-        return standing
-    period = elapsed_ns(standing.confirmed, now) // timing.renew_every_ns
-    failures = standing.failures
-    if failures == 0 or period > standing.failed_period:
+    if not state.live:
+        return state
+    period = elapsed_ns(state.confirmed, now) // timing.renew_every_ns
+    failures = state.failures
+    if failures == 0 or period > state.failed_period:
         failures += 1
-    doubtful = standing._replace(
-        state=TABLE[standing.state][Event.UNKNOWN], failures=failures, failed_period=max(period, standing.failed_period)
+    doubtful = state._replace(
+        phase=TABLE[state.phase][Event.UNKNOWN], failures=failures, failed_period=max(period, state.failed_period)
     )
     if failures >= timing.failures_max:
-        return doubtful._replace(state=State.LOST, reason=LossReason.UNCONFIRMED)
+        return doubtful._replace(phase=LeasePhase.LOST, reason=LossReason.UNCONFIRMED)
     return doubtful
 
 
-def ended(standing: Standing, event: Event) -> Standing:
+def ended(state: LeaseState, event: Event) -> LeaseState:
     """A definite end: refusal, release, revocation, fork. A final state does not change."""
-    state = TABLE[standing.state][event]
-    if state is standing.state:
-        return standing
-    return standing._replace(state=state, reason=_REASONS.get(event))
+    phase = TABLE[state.phase][event]
+    if phase is state.phase:
+        return state
+    return state._replace(phase=phase, reason=_REASONS.get(event))
 
 
-def released(standing: Standing) -> Standing:
+def released(state: LeaseState) -> LeaseState:
     """The end of nearly every lease: the same as `ended` with `Event.RELEASED`, for one that is live."""
-    _, _, granted_at, confirmed, progressed_at, failures, failed_period = standing
-    return Standing(State.RELEASED, None, granted_at, confirmed, progressed_at, failures, failed_period)
+    _, _, granted_at, confirmed, progressed_at, failures, failed_period = state
+    return LeaseState(LeasePhase.RELEASED, None, granted_at, confirmed, progressed_at, failures, failed_period)
 
 
-def progressed(standing: Standing, now: Instant) -> Standing:
+def progressed(state: LeaseState, now: Instant) -> LeaseState:
     """The work reported that it is getting somewhere."""
-    return standing._replace(progressed=now) if standing.live else standing
+    return state._replace(progressed=now) if state.live else state
 
 
-def judge(standing: Standing, timing: Timing, now: Instant, tail_ns: int = 0) -> Standing:
+def judge(state: LeaseState, timing: Timing, now: Instant, tail_ns: int = 0) -> LeaseState:
     """The state of the lease at `now` by time alone, even if the renewer and the timer thread did not run."""
-    if standing.state not in LIVE:
-        return standing
-    if elapsed_ns(standing.confirmed, now) >= timing.loss_age_ns(tail_ns):
-        lost = ended(standing, Event.EXPIRED)
-        return lost._replace(reason=LossReason.UNCONFIRMED) if standing.failures else lost
-    if timing.max_hold_ns is not None and elapsed_ns(standing.granted, now) >= timing.max_hold_ns:
-        return ended(standing, Event.MAX_HOLD)
-    if timing.stall_after_ns is not None and elapsed_ns(standing.progressed, now) >= timing.stall_after_ns:
-        return ended(standing, Event.STALLED)
-    return standing
+    if state.phase not in LIVE:
+        return state
+    if elapsed_ns(state.confirmed, now) >= timing.loss_age_ns(tail_ns):
+        lost = ended(state, Event.EXPIRED)
+        return lost._replace(reason=LossReason.UNCONFIRMED) if state.failures else lost
+    if timing.max_hold_ns is not None and elapsed_ns(state.granted, now) >= timing.max_hold_ns:
+        return ended(state, Event.MAX_HOLD)
+    if timing.stall_after_ns is not None and elapsed_ns(state.progressed, now) >= timing.stall_after_ns:
+        return ended(state, Event.STALLED)
+    return state
 
 
-def loss_in_ns(standing: Standing, timing: Timing, now: Instant, tail_ns: int = 0) -> int:
+def loss_in_ns(state: LeaseState, timing: Timing, now: Instant, tail_ns: int = 0) -> int:
     """How long until time alone ends the lease, if nothing else happens. Never negative."""
-    left = timing.loss_age_ns(tail_ns) - elapsed_ns(standing.confirmed, now)
+    left = timing.loss_age_ns(tail_ns) - elapsed_ns(state.confirmed, now)
     if timing.max_hold_ns is not None:
-        left = min(left, timing.max_hold_ns - elapsed_ns(standing.granted, now))
+        left = min(left, timing.max_hold_ns - elapsed_ns(state.granted, now))
     if timing.stall_after_ns is not None:
-        left = min(left, timing.stall_after_ns - elapsed_ns(standing.progressed, now))
+        left = min(left, timing.stall_after_ns - elapsed_ns(state.progressed, now))
     return max(0, left)
 
 
-def remaining_ns(standing: Standing, timing: Timing, now: Instant) -> int:
+def remaining_ns(state: LeaseState, timing: Timing, now: Instant) -> int:
     """How long the store still keeps the key for this holder: `Lease.remaining()`. Never negative."""
-    if not standing.live:
+    if not state.live:
         return 0
-    return max(0, timing.valid_ns() - elapsed_ns(standing.confirmed, now))
+    return max(0, timing.valid_ns() - elapsed_ns(state.confirmed, now))
 
 
-def warn_in_ns(standing: Standing, timing: Timing, now: Instant, tail_ns: int = 0) -> int:
+def warn_in_ns(state: LeaseState, timing: Timing, now: Instant, tail_ns: int = 0) -> int:
     """How long until the holder should be warned. Zero or less: now."""
-    return timing.warn_age_ns(tail_ns) - elapsed_ns(standing.confirmed, now)
+    return timing.warn_age_ns(tail_ns) - elapsed_ns(state.confirmed, now)
 
 
-def renewal_in_ns(standing: Standing, timing: Timing, now: Instant, draw: int) -> int:
+def renewal_in_ns(state: LeaseState, timing: Timing, now: Instant, draw: int) -> int:
     """How long until the next renewal attempt. `draw` in [0, 2^16) spreads the quick retries of a doubtful lease."""
-    if standing.state is State.DOUBTFUL:
+    if state.phase is LeasePhase.DOUBTFUL:
         step = timing.renew_every_ns // 8
         return step // 2 + step * draw // 65536
-    return max(0, timing.renew_every_ns - elapsed_ns(standing.confirmed, now))
+    return max(0, timing.renew_every_ns - elapsed_ns(state.confirmed, now))
 
 
-def renew_timeout_ns(standing: Standing, timing: Timing, now: Instant, tail_ns: int = 0) -> int:
+def renew_timeout_ns(state: LeaseState, timing: Timing, now: Instant, tail_ns: int = 0) -> int:
     """How long one renewal may take: its own limit, and never more than a third of what remains."""
-    return max(1_000_000, min(timing.renew_timeout_ns, loss_in_ns(standing, timing, now, tail_ns) // 3))
+    return max(1_000_000, min(timing.renew_timeout_ns, loss_in_ns(state, timing, now, tail_ns) // 3))
 
 
 def mermaid() -> str:
     """The state diagram of the documentation, drawn from the table."""
     lines = ["stateDiagram-v2", "    [*] --> held: granted"]
-    for state, moves in TABLE.items():
-        by_target: dict[State, list[str]] = {}
+    for phase, moves in TABLE.items():
+        by_target: dict[LeasePhase, list[str]] = {}
         for event, target in moves.items():
-            if target is not state:
+            if target is not phase:
                 by_target.setdefault(target, []).append(str(event))
-        lines += [f"    {state} --> {target}: {', '.join(events)}" for target, events in by_target.items()]
+        lines += [f"    {phase} --> {target}: {', '.join(events)}" for target, events in by_target.items()]
     return "\n".join([*lines, "    lost --> [*]", "    released --> [*]"])

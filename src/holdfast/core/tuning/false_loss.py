@@ -50,17 +50,17 @@ class FalseLoss(NamedTuple):
 def attempts(timing: Timing, tail_ns: int = 0) -> list[tuple[int, int]]:
     """The renewals of one period of which none is answered: the age at which each is sent, and how long it may take."""
     start = Instant(0, 0, 0)
-    standing = lease.granted(start)
+    state = lease.granted(start)
     age = timing.renew_every_ns
     found: list[tuple[int, int]] = []
-    while age < timing.loss_age_ns(tail_ns) and standing.live:
+    while age < timing.loss_age_ns(tail_ns) and state.live:
         now = Instant(age, age, age)
-        allowed = lease.renew_timeout_ns(standing, timing, now, tail_ns)
+        allowed = lease.renew_timeout_ns(state, timing, now, tail_ns)
         found.append((age, allowed))
         age += allowed
         over = Instant(age, age, age)
-        standing = lease.unknown(standing, timing, over)
-        age += max(1, lease.renewal_in_ns(standing, timing, over, _MIDDLE_DRAW))
+        state = lease.unknown(state, timing, over)
+        age += max(1, lease.renewal_in_ns(state, timing, over, _MIDDLE_DRAW))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 from weakref import ref
 
 from holdfast.core.lease.spec import LockSpec
-from holdfast.core.lease.states import LIVE, Standing, State
+from holdfast.core.lease.states import LIVE, LeasePhase, LeaseState
 from holdfast.errors import NotOwner
 from holdfast.flows import release as releasing
 from holdfast.flows import renew as keeping
@@ -37,13 +37,13 @@ class Lost(AnyLost):
         ended = Wakeup()
 
         def told(_: LeaseRecord) -> None:
-            ended.ring()
+            ended.notify()
 
-        self._lease_record.tell(told)
+        self._lease_record.subscribe(told)
         try:
             ended.wait(None if limit_ns is None else limit_ns / NS)
         finally:
-            self._lease_record.untell(told)
+            self._lease_record.unsubscribe(told)
         return self.is_set()
 
 
@@ -64,7 +64,7 @@ class AnyLease(HeldLease):
             return
         timeout = min(self._manager.request_timeout_ns, self._lease_record.renew_timeout_ns(self._manager.clock.now()))
         if not run_now(keeping.renew_one(self._ports, self._lease_record, timeout)):
-            raise self._lost_error(self._lease_record.standing()) from NotOwner(key=self.key)
+            raise self._lost_error(self._lease_record.current()) from NotOwner(key=self.key)
 
     def release(self) -> bool:
         """Give the lock back. True when the store confirmed it.
@@ -72,16 +72,16 @@ class AnyLease(HeldLease):
         Idempotent and safe in `finally`: a lease that was lost is not released (the key may be somebody else's by
         now), and a store that does not answer is a warning, not an exception.
         """
-        return self._release(self._lease_record.standing()) is Released.YES
+        return self._release(self._lease_record.current()) is Released.YES
 
-    def _release(self, standing: Standing) -> Released:
+    def _release(self, state: LeaseState) -> Released:
         ports, lease_record = self._ports, self._lease_record
         entry = lease_record.entry
-        if standing.state not in LIVE:
-            lease_record.announce()  # this and the next: the rest of a first call that was interrupted
+        if state.phase not in LIVE:
+            lease_record.notify()  # this and the next: the rest of a first call that was interrupted
             if entry is not None:
                 entry.leave()
-            return Released.NOT_OWNED if standing.state is State.LOST else Released.UNKNOWN
+            return Released.NOT_OWNED if state.phase is LeasePhase.LOST else Released.UNKNOWN
         try:
             lease_record.released()
             if lease_record.grant is None:
@@ -89,11 +89,11 @@ class AnyLease(HeldLease):
             if lease_record.contested and entry is not None:
                 run_now(releasing.let_the_next_ask(ports, entry))
             return run_now(
-                releasing.release(ports, lease_record.spec, lease_record.grant, standing.granted, lease_record.judged)
+                releasing.release(ports, lease_record.spec, lease_record.grant, state.granted, lease_record.judged)
             )
         except BaseException:
             if lease_record.grant is not None:
-                run_now(releasing.again(ports, lease_record.spec, lease_record.grant, standing.granted))
+                run_now(releasing.again(ports, lease_record.spec, lease_record.grant, state.granted))
             raise
         finally:
             if entry is not None:
@@ -114,7 +114,7 @@ class AnyLease(HeldLease):
 
     def _leave_block(self, error: BaseException | None) -> None:
         """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
-        before = self._lease_record.standing()
+        before = self._lease_record.current()
         outcome = self._release(before) if before.live and self._abandonable else Released.UNKNOWN
         lost = self._found_at_exit(before, outcome is Released.NOT_OWNED)
         if lost is not None:
@@ -163,9 +163,9 @@ def call_back(manager: LeaseManager, lease: AnyLease, lease_record: LeaseRecord,
 
     def told(ended: LeaseRecord) -> None:
         known = weak()
-        if known is not None and spec.on_lost is not None and ended.recorded.state is State.LOST:
+        if known is not None and spec.on_lost is not None and ended.recorded.phase is LeasePhase.LOST:
             manager.callbacks.submit(partial(spec.on_lost, known))
 
     if spec.on_warning is not None:
         lease_record.on_warning = warn
-    lease_record.tell(told)
+    lease_record.subscribe(told)

@@ -87,7 +87,7 @@ class Lock(NamedLock, Generic[L]):
             lease: L = kind(locks.manager, locks.ports, lease_record)
             if spec.on_lost is not None or spec.on_warning is not None:
                 call_back(locks.manager, lease, lease_record, spec)
-            locks.manager.keeper.keep(lease_record)
+            locks.manager.renewer.keep(lease_record)
             return lease  # noqa: TRY300 - until it is returned it can be interrupted
         except BaseException:
             lease_record.end(Event.RELEASED)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from holdfast.aio.lease import Lease
-from holdfast.core.lease.states import State
+from holdfast.core.lease.states import LeasePhase
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.flows.log import say
@@ -49,7 +49,7 @@ class Cancelled:
         self._set = False
         self._over: threading.Event | None = None  # created by the first wait
         self._reason: str | None = None
-        self._lease_record.tell(self._ended)
+        self._lease_record.subscribe(self._ended)
 
     def set(self, reason: str) -> None:
         """Ask the function to stop. The first reason is kept."""
@@ -59,7 +59,7 @@ class Cancelled:
 
     def is_set(self) -> bool:
         """Whether it should stop, now."""
-        return self._set or self._lease_record.standing().state is State.LOST
+        return self._set or self._lease_record.current().phase is LeasePhase.LOST
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Block until it should stop; False when the time is over first. Takes the place of `time.sleep`."""
@@ -75,7 +75,7 @@ class Cancelled:
     @property
     def reason(self) -> str | None:
         """Why, once it is set."""
-        lost = self._lease_record.standing().reason
+        lost = self._lease_record.current().reason
         return self._reason or (None if lost is None else f"the lease was lost ({lost})")
 
     def __bool__(self) -> bool:

@@ -33,8 +33,8 @@ class _BlockingWatch:
 
     def __init__(self, table: MemoryTable, key: str) -> None:
         self._hint = Wakeup()
-        self._unlisten = partial(table.unlisten, key, self._hint.ring)
-        table.listen(key, self._hint.ring)
+        self._unlisten = partial(table.unlisten, key, self._hint.notify)
+        table.listen(key, self._hint.notify)
 
     def __del__(self) -> None:
         """Unregister a watch that an interrupt has lost before its waiter had it."""

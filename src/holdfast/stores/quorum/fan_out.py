@@ -124,7 +124,7 @@ class _ThreadSignal:
 
     def set(self) -> None:
         self._set = True
-        self._wakeup.ring()
+        self._wakeup.notify()
 
     def clear(self) -> None:
         self._set = False

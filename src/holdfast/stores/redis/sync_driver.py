@@ -281,7 +281,7 @@ class ConnectionPool:
         # free: one of the two sees the other.
         for _ in range(count):
             try:
-                self._waiters.popleft().ring()
+                self._waiters.popleft().notify()
             except IndexError:
                 return
 

@@ -20,8 +20,8 @@ def lost_at(mono: float, *, suspended: float = 0, stepped: float = 0, **more: An
     """The facts of a lease that was granted at 0, renewed at 10, and lost when the monotonic clock showed `mono`."""
     boot = mono + suspended
     now = Instant(round(mono * NS), round(boot * NS), round((boot + stepped) * NS))
-    standing = renewed(granted(Instant(0, 0, 0)), Instant(10 * NS, 10 * NS, 10 * NS))
-    return facts(standing, settle(ttl=30), now, **more)
+    state = renewed(granted(Instant(0, 0, 0)), Instant(10 * NS, 10 * NS, 10 * NS))
+    return facts(state, settle(ttl=30), now, **more)
 
 
 def asked(at: float, took: float, *, answered: bool) -> RenewalRequest:

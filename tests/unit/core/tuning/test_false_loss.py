@@ -17,19 +17,19 @@ from holdfast.types import MS, NS, Instant
 
 def lived(made: Timing, chance: random.Random, latencies: list[int]) -> bool:
     """One period of the real state table, with latencies drawn from what was seen. Whether the lease was lost."""
-    standing = lease.granted(Instant(0, 0, 0))
+    state = lease.granted(Instant(0, 0, 0))
     age = made.renew_every_ns
     while age < made.loss_age_ns():
         now = Instant(age, age, age)
-        allowed, took = lease.renew_timeout_ns(standing, made, now), chance.choice(latencies)
+        allowed, took = lease.renew_timeout_ns(state, made, now), chance.choice(latencies)
         if took <= allowed:
             return False
         age += allowed
         over = Instant(age, age, age)
-        standing = lease.unknown(standing, made, over)
-        if not lease.judge(standing, made, over).live:
+        state = lease.unknown(state, made, over)
+        if not lease.judge(state, made, over).live:
             return True
-        age += lease.renewal_in_ns(standing, made, over, chance.randrange(1 << 16))
+        age += lease.renewal_in_ns(state, made, over, chance.randrange(1 << 16))
     return True
 
 

@@ -268,13 +268,13 @@ def test_the_failure_budget_never_ends_a_lease_before_its_deadline(tail: int, pa
     )
     made = found.timing
     assert made is not None
-    standing = lease.granted(Instant(0, 0, 0))
+    state = lease.granted(Instant(0, 0, 0))
     deadline = found.deadline_ns or 0
     for age in range(made.renew_every_ns, deadline, max(1, made.renew_every_ns // 4)):
-        standing = lease.unknown(standing, made, Instant(age, age, age))
-        assert standing.live, "failures alone have ended it"
+        state = lease.unknown(state, made, Instant(age, age, age))
+        assert state.live, "failures alone have ended it"
     late = Instant(deadline, deadline, deadline)
-    assert not lease.judge(standing, made, late, tail).live
+    assert not lease.judge(state, made, late, tail).live
 
 
 def test_a_pause_that_cannot_be_told_from_a_death_is_named_and_not_budgeted_for() -> None:

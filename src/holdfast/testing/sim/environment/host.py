@@ -70,7 +70,7 @@ class SimHost:
             owner=lambda: owner,
             request_timeout_ns=request_timeout_ns,
             make_ticks=self._make_ticks,
-            keeper_runtime=runtime,
+            renewer_runtime=runtime,
         )
         self.locks = Locks(self.engine, manager, None, runtime)
 
@@ -133,7 +133,7 @@ def virtual_locks(table: MemoryTable | None = None, *, name: str = "host", seed:
         owner=lambda: owner,
         request_timeout_ns=2 * NS,
         make_ticks=lambda _, act: SimTicks(loop, clock, context, act, _raise),
-        keeper_runtime=runtime,
+        renewer_runtime=runtime,
     )
     return Locks(engine, manager, None, runtime)
 

@@ -342,7 +342,7 @@ class PlaneWorld:
         for process in left:
             if not process.gone.done():
                 self.complain(process.name, "does not end though all is well")
-            elif kept := process.host.locks.manager.keeper.lease_records():
+            elif kept := process.host.locks.manager.renewer.lease_records():
                 self.complain(process.name, f"the keeper still looks after {len(kept)} leases that nobody has")
 
     def story(self) -> Story:
@@ -400,7 +400,7 @@ class PlaneWorld:
 
 def _decides(host: SimHost) -> bool:
     """Whether somebody there has the lock of a job or a run, and is about to write under it."""
-    return any(lease_record.key.startswith(_DECIDING) for lease_record in host.locks.manager.keeper.lease_records())
+    return any(lease_record.key.startswith(_DECIDING) for lease_record in host.locks.manager.renewer.lease_records())
 
 
 def _effect(result: str | None) -> int | None:

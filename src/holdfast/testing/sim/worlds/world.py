@@ -349,7 +349,7 @@ class SimWorld:
                         self.complain(host.name, f"does not recover: {error!r}")
                         break
                     await asyncio.sleep(0.5)
-            if kept := host.locks.manager.keeper.lease_records():
+            if kept := host.locks.manager.renewer.lease_records():
                 self.complain(host.name, f"the keeper still looks after {len(kept)} leases that nobody has")
             if lines := host.locks.runtime.mutexes.queues:
                 self.complain(host.name, f"the local mutex is still taken: {list(lines)}")
