@@ -96,11 +96,11 @@ def reachable(ticker: TimerThread[Any]) -> bool:
 
 def check(locks: holdfast.Locks, where: str) -> None:
     """What must hold after every interrupt. The key is free when the reaper has had its turn."""
-    gate: Any = locks.ports.runtime.mutexes
-    if where in BLOCK_ENDS and gate.lines:
+    mutexes: Any = locks.ports.runtime.mutexes
+    if where in BLOCK_ENDS and mutexes.queues:
         expire(locks)
     # A thread of the runtime may hold the last reference to the lease for a moment; the queue is left when it goes.
-    until(f"a caller is still in the local queue after an interrupt at {where}", lambda: not gate.lines)
+    until(f"a caller is still in the local queue after an interrupt at {where}", lambda: not mutexes.queues)
     # While its thread takes an item out, the item is in one of the two tables.
     until(f"an item of a timer queue never comes out: {where}", lambda: all(map(reachable, tickers(locks))))
     until(f"the key is still held after an interrupt at {where}", lambda: not locks.inspect("k").held)
