@@ -68,7 +68,7 @@ class Swept(NamedTuple):
 
     store: str
     expired: int
-    most_at_once: int  # cleared away by one acquisition; 0: the server does it
+    most_together: int  # cleared away by one acquisition; 0: the server does it
     grants: int  # until nothing was left
     left: int
     slowest_ms: float
@@ -78,7 +78,7 @@ class Swept(NamedTuple):
     @property
     def sound(self) -> bool:
         """Whether it is what is promised."""
-        return not self.left and self.most_at_once <= SWEPT_MAX and self.rising
+        return not self.left and self.most_together <= SWEPT_MAX and self.rising
 
 
 def alone(url: str, store: str, number: int) -> Waited:
@@ -160,7 +160,7 @@ def swept_redis(url: str, number: int) -> Swept:
 
         found = _taken(acquire, there, "redis", number)
     engine.close()
-    return found._replace(most_at_once=0)
+    return found._replace(most_together=0)
 
 
 def _fill(file: sqlite3.Connection, number: int) -> None:

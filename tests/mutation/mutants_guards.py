@@ -91,7 +91,7 @@ def a_statement_that_wants_a_greater_fence(patch: pytest.MonkeyPatch) -> None:
 @keep(
     "many: a lease that was checked once is trusted to the end",
     where="guards/sql/statements.py",
-    found_by=GuardSentence("a section ends when somebody newer enters", "a write in a section that is over"),
+    found_by=GuardSentence("a section ends when a newer holder enters", "a write in a section that is over"),
     attacks=("R47", "R58", "R69"),
 )
 def a_section_that_is_not_checked_again(patch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def a_counter_outside_the_script(patch: pytest.MonkeyPatch) -> None:
         answer = await acquire(self, ask, timeout_ns)
         if isinstance(answer, Busy):
             return answer
-        count = await self._asker.call(pack(("INCR", self._fence_key)), self._driver.deadline(timeout_ns))
+        count = await self._commands.call(pack(("INCR", self._fence_key)), self._driver.deadline(timeout_ns))
         return answer._replace(fence=int(count))
 
     patch.setattr(RedisStore, "acquire", and_count)

@@ -283,7 +283,7 @@ class LocalMutexes(Protocol):
 
 
 class Runtime(Protocol):
-    """Waiting and finishing, in one colour."""
+    """Waiting and finishing, in one color."""
 
     @property
     def mutexes(self) -> LocalMutexes:

@@ -92,7 +92,7 @@ def _check_connections(number: object) -> int:
 
 
 class _Driver(Protocol[C]):
-    """One colour of psycopg."""
+    """One color of psycopg."""
 
     async def open(self) -> C: ...
 
@@ -106,7 +106,7 @@ class _Driver(Protocol[C]):
 
 
 class _Ledger(Generic[C]):
-    """The steps of a record, colour-free."""
+    """The steps of a record, color-free."""
 
     def __init__(self, driver: _Driver[C]) -> None:
         self._driver = driver

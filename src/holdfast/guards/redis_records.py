@@ -5,7 +5,7 @@ set up: with `appendfsync always` on one primary as the protocol demands. With l
 to a replica that lags, an eviction by `allkeys-*`) the newest fences can be forgotten in a crash, and a stale request
 be let in after it; a SQLite or Postgres record does not have that window.
 
-The colour is that of the client: with one of redis-py's blocking clients the methods never suspend.
+The color is that of the client: with one of redis-py's blocking clients the methods never suspend.
 """
 
 from __future__ import annotations

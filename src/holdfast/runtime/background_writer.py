@@ -59,10 +59,10 @@ class BackgroundWriter(Generic[T]):
             writer=name,
         )
         self._closed = False
-        self._start_anew()
+        self._start_again()
         _BACKGROUND_WRITERS.add(self)
 
-    def _start_anew(self) -> None:
+    def _start_again(self) -> None:
         self._line: queue.SimpleQueue[T | threading.Event] = queue.SimpleQueue()
         self._mutex = threading.RLock()  # one that a signal handler may enter again
         self._thread: threading.Thread | None = None
@@ -107,7 +107,7 @@ class BackgroundWriter(Generic[T]):
 
     def forked(self) -> None:
         """In a child process."""
-        self._start_anew()
+        self._start_again()
 
     def _drop(self, count: int) -> None:
         with self._mutex:

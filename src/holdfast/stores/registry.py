@@ -24,7 +24,7 @@ DEFAULT_FILE = "leases.db"
 
 
 class Engine(Protocol):
-    """One opened engine: its stores in both colours over the same leases."""
+    """One opened engine: its stores in sync and asyncio over the same leases."""
 
     @property
     def capabilities(self) -> Capabilities:

@@ -52,7 +52,7 @@ def worker(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.requires("R73", "R58")
 @pytest.mark.parametrize(("step", "point"), [(step, point) for step, points in POINTS.items() for point in points])
-def test_whoever_is_killed_leaves_whole_content_under_a_fence_that_fits(tmp_path: Path, step: str, point: str) -> None:
+def test_a_killed_writer_leaves_whole_content_under_a_fence_that_fits(tmp_path: Path, step: str, point: str) -> None:
     files = GuardedFiles(tmp_path, timeout=30)
     files.write(carried(1), NAME, composed(1))
     with worker("die", str(tmp_path), point, step) as killed:

@@ -34,7 +34,7 @@ def finished(workers: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("act", ["install", "churn"])
 @pytest.mark.parametrize("modes", [("strict", "strict", "strict"), ("strict", "rising", "none")], ids="-".join)
-def test_several_that_install_at_once_all_succeed(place: Place, act: str, modes: tuple[str, ...]) -> None:
+def test_concurrent_installations_all_succeed(place: Place, act: str, modes: tuple[str, ...]) -> None:
     ended = finished([start(act, place.url, mode) for mode in modes])
     assert ended == [(0, "")] * len(modes)
     proof = install.check(place.url, "invoices")

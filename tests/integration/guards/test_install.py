@@ -309,7 +309,7 @@ def test_a_connection_of_the_caller_is_used_and_his_transaction_is_his(place: Pl
     place.run("SELECT 1", connection)  # it is still open
 
 
-def test_a_connection_that_does_not_commit_by_itself_is_committed(place: Place) -> None:
+def test_a_connection_without_autocommit_is_committed(place: Place) -> None:
     connection: Any
     if place.engine == "sqlite":
         connection = sqlite3.connect(place.url.removeprefix("sqlite:///"))

@@ -99,7 +99,7 @@ async def test_a_step_that_waited_is_done_when_the_newer_holder_rolls_back(pg: S
 @pytest.mark.parametrize("remembered", [False, True])
 @pytest.mark.parametrize("step", ["enter", "insert", "upsert"])
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
-async def test_whoever_makes_a_row_waits_for_a_newer_holder_that_enters_its_place(
+async def test_a_holder_that_makes_a_row_waits_for_a_newer_one_that_enters_it(
     pg: Stage, waits: Waits, step: str, ending: str, remembered: bool
 ) -> None:
     await given(pg, *[42] * remembered, deleted=True)
@@ -312,7 +312,7 @@ async def test_a_row_that_was_made_after_the_snapshot_is_neither_made_again_nor_
 @pytest.mark.requires("R69")
 @pytest.mark.parametrize("autocommit", [True, False])
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-async def test_a_stricter_default_of_the_session_does_not_hide_a_row_from_whoever_enters(
+async def test_a_stricter_default_of_the_session_does_not_hide_a_row_from_an_entering_holder(
     pg: Stage, waits: Waits, level: str, autocommit: bool
 ) -> None:
     first = await pg.connect()

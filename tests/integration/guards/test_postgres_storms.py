@@ -130,7 +130,7 @@ async def check(pg: Stage, audit: list[tuple[Any, ...]]) -> None:
 @every_postgres
 @pytest.mark.requires("R47", "R65", "R69")
 @pytest.mark.parametrize("seed", range(campaign(1, 3)))
-async def test_no_fence_is_accepted_below_an_earlier_one_and_nobody_is_in_a_deadlock(pg: Stage, seed: int) -> None:
+async def test_no_fence_is_accepted_below_an_earlier_one_and_no_session_is_in_a_deadlock(pg: Stage, seed: int) -> None:
     storm = Storm(pg, seed)
     await check(pg, await storm.rage())
     assert storm.outcomes["accepted"] > SESSIONS

@@ -129,7 +129,7 @@ async def test_a_key_of_any_type_can_be_deleted(stage: Stage, keys: Any) -> None
 
 
 @pytest.mark.parametrize("stored", [b"soon", b"007", b"", b"-1", b"1.5", b"1e3", b"9" * 20, [b"1"]])
-async def test_a_fence_that_is_no_number_lets_nobody_in(stage: Stage, keys: Any, stored: bytes | list[bytes]) -> None:
+async def test_a_fence_that_is_no_number_admits_no_write(stage: Stage, keys: Any, stored: bytes | list[bytes]) -> None:
     key = stage.name("k")
     stage.raw.set(key, "old")
     name = f"holdfast:fence:{{{key}}}"

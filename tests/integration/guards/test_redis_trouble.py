@@ -228,7 +228,7 @@ async def _in_thread_if_blocking(stage: Stage, step: Callable[[Any], Any], keys:
 
 
 @pytest.mark.parametrize("manner", [each for each in MANNERS if each.colour == "asyncio"], ids=str)
-async def test_a_cancelled_step_can_be_repeated_and_its_answer_goes_to_nobody_else(stage: Stage) -> None:
+async def test_a_cancelled_step_can_be_repeated_and_its_answer_goes_to_no_other_caller(stage: Stage) -> None:
     key = stage.name(KEY)
     with FaultProxy(stage.port) as proxy:
         keys = stage.guard(stage.client(proxy.port))

@@ -130,7 +130,7 @@ def test_nothing_can_come_between_the_read_of_a_section_and_its_write(connect: C
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["a row", "no row"])
-def test_until_the_registration_is_committed_nobody_overtakes(connect: Connect, made: bool) -> None:
+def test_until_the_registration_is_committed_no_holder_overtakes(connect: Connect, made: bool) -> None:
     mine, other = connect(), connect()
     if made:
         with mine.begin():
@@ -183,7 +183,7 @@ def test_a_refused_step_ends_no_transaction_of_the_callers_and_is_undone_with_it
     assert content(mine) == []
 
 
-def test_the_guard_commits_nothing_by_itself(connect: Connect) -> None:
+def test_the_guard_never_commits(connect: Connect) -> None:
     mine, other = connect(), connect()
     GuardedTable(mine, INVOICES).insert(A, 42, {"total": 1})
     GuardedTable(mine, INVOICES).enter(A, 43)

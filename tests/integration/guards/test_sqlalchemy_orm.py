@@ -92,7 +92,7 @@ def test_a_pause_between_read_and_write_loses_no_update(open_session: OpenSessio
     assert content(new) == [(42, 110, 2)]
 
 
-def test_between_the_check_of_a_flush_and_its_commit_nobody_overtakes(open_session: OpenSession) -> None:
+def test_between_the_check_of_a_flush_and_its_commit_no_holder_overtakes(open_session: OpenSession) -> None:
     mine, other = open_session(), open_session()
     made(mine)
     tried = []
@@ -302,7 +302,7 @@ def test_an_upsert_changes_the_row_or_adds_it(session: Session) -> None:
     assert content(session) == [(42, 2, 2)]
 
 
-def test_a_row_that_somebody_else_deleted_is_gone_for_the_section(open_session: OpenSession) -> None:
+def test_a_row_that_another_client_deleted_is_gone_for_the_section(open_session: OpenSession) -> None:
     mine, other = open_session(), open_session()
     made(mine)
     ghost = mine.get_one(Invoice, 42)

@@ -30,7 +30,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield server.url
 
 
-def test_of_a_thousand_breaks_at_once_none_is_lost_and_fences_only_rise(place: str) -> None:
+def test_of_a_thousand_concurrent_breaks_none_is_lost_and_fences_only_rise(place: str) -> None:
     done: list[tuple[str, str, str, int]] = []
     with holdfast.connect(place) as locks:
 
@@ -56,7 +56,7 @@ def test_of_a_thousand_breaks_at_once_none_is_lost_and_fences_only_rise(place: s
         assert all(each.fence > (each.previous_fence or 0) for each in records)
 
 
-def test_whoever_held_it_is_shut_out_and_a_break_without_a_reason_is_none(place: str) -> None:
+def test_the_previous_holder_is_shut_out_and_a_break_needs_a_reason(place: str) -> None:
     with holdfast.connect(place) as locks, holdfast.connect(place) as operator:
         held = locks.lock("stuck", ttl=30).acquire()
         for reason in ("", "   ", "x" * 1001):

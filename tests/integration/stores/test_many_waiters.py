@@ -30,7 +30,7 @@ async def test_ten_thousand_waiters_stand_in_one_place_and_leave_nothing_behind(
 def test_no_acquisition_pays_for_all_that_ran_out_in_a_file_and_in_the_end_nothing_is_left(tmp_path: Path) -> None:
     found = crowds.swept_file(tmp_path / "leases.db", EXPIRED)
     assert found.sound, found
-    assert found.most_at_once == crowds.SWEPT_MAX, "as much as it may, while there is much of it"
+    assert found.most_together == crowds.SWEPT_MAX, "as much as it may, while there is much of it"
     assert found.grants < EXPIRED
 
 

@@ -146,7 +146,7 @@ def test_a_lease_outlives_nodes_that_are_replaced_one_by_one_and_not_the_loss_of
 @pytest.mark.server
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("slow", [0, 4])
-def test_a_node_whose_answer_never_comes_slows_nobody_down(
+def test_a_node_whose_answer_never_comes_slows_no_caller_down(
     five_servers: list[RedisServer], colour: str, slow: int
 ) -> None:
     """Each call may take a minute, and the proxy keeps the answers until the end."""

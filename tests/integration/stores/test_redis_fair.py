@@ -72,7 +72,7 @@ def test_a_ticket_whose_expiry_was_evicted_cannot_wedge_the_queue(play: Play, re
     play(redis_url, scenario)
 
 
-def test_the_queue_of_a_fair_lock_goes_by_itself(play: Play, redis_url: str, redis_raw: Any) -> None:
+def test_the_queue_of_a_fair_lock_expires(play: Play, redis_url: str, redis_raw: Any) -> None:
     async def scenario(store: Store) -> None:
         await take(store, "fair", ticket="first")
         await meet(store, "fair", ticket="a")

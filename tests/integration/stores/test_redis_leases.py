@@ -204,9 +204,7 @@ def test_release_of_an_unseen_grant_finds_it_by_its_token(play: Play, redis_url:
     play(redis_url, scenario)
 
 
-def test_a_kept_key_belongs_to_nobody_and_goes_when_its_time_is_over(
-    play: Play, redis_url: str, redis_raw: Any
-) -> None:
+def test_a_kept_key_has_no_owner_and_expires(play: Play, redis_url: str, redis_raw: Any) -> None:
     async def scenario(store: Store) -> None:
         grant = await take(store, "kept", ttl_ns=60 * NS)
         assert await store.release("kept", grant.token, grant.claim, 20 * NS, SOON)

@@ -53,7 +53,7 @@ def _calls(url: str) -> int:
         return int(raw.info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
-def _in_line(url: str) -> int:
+def _queued(url: str) -> int:
     """How many wait for a hint."""
     with _raw(url) as raw:
         return int(raw.zcard(queue_name(url, "ears", KEY)))
@@ -78,7 +78,7 @@ def blocking_relay(url: str, engines: int, turns: int, entered: Entered, *, fair
         threads = [threading.Thread(target=work, args=(locks, n)) for n, locks in enumerate(crew)]
         for n, thread in enumerate(threads, 1):
             thread.start()
-            while _in_line(url) < n:
+            while _queued(url) < n:
                 pass
         before = _calls(url)
         first.release()
@@ -105,7 +105,7 @@ def asyncio_relay(url: str, engines: int, turns: int, entered: Entered, *, fair:
             tasks = []
             for n, locks in enumerate(crew, 1):
                 tasks.append(asyncio.create_task(work(locks, n - 1)))
-                while _in_line(url) < n:  # noqa: ASYNC110 - only the server knows
+                while _queued(url) < n:  # noqa: ASYNC110 - only the server knows
                     await asyncio.sleep(0)
             before = _calls(url)
             await first.release()
@@ -165,7 +165,7 @@ def test_fair_engines_take_turns_without_waiting_for_polls(relay: Relay, redis_u
     assert sorted(seen) == sorted([*range(5)] * 20)
 
 
-async def _wait_in_line(store: Store, **options: object) -> Any:
+async def _wait_queued(store: Store, **options: object) -> Any:
     watch = await store.watch(KEY)
     await meet(store, KEY, **options)
     return watch
@@ -175,8 +175,8 @@ def test_of_two_who_wait_a_release_wakes_the_first_alone(play: Play, redis_url: 
     async def scenario(store: Store) -> None:
         holder = open_engine(redis_url)
         grant = run_now(take(holder.blocking, KEY))
-        first = await _wait_in_line(store)
-        second = run_now(_wait_in_line(other.blocking))
+        first = await _wait_queued(store)
+        second = run_now(_wait_queued(other.blocking))
         await meet(store, KEY)  # asking again does not cost the place
         await give_back(store, grant)
         grant = run_now(take(holder.blocking, KEY))  # another caller barges in
@@ -200,14 +200,14 @@ def test_a_dead_waiter_does_not_cost_the_next_one_its_hint(
 ) -> None:
     async def scenario(store: Store) -> None:
         grant = await take(store, KEY)
-        dead = [run_now(_wait_in_line(other.blocking)) for _ in range(3)]
+        dead = [run_now(_wait_queued(other.blocking)) for _ in range(3)]
         while redis_raw.execute_command("PUBSUB", "CHANNELS", aux_name(redis_url, "ear:*")):
             redis_raw.execute_command("CLIENT", "KILL", "TYPE", "pubsub")  # they die without a word
-        assert _in_line(redis_url) == 3
-        watch = await _wait_in_line(store)
+        assert _queued(redis_url) == 3
+        watch = await _wait_queued(store)
         await give_back(store, grant)
         assert await watch.wait(SOON)
-        assert _in_line(redis_url) == 0
+        assert _queued(redis_url) == 0
         await watch.close()
         for each in dead:
             run_now(each.close())
@@ -221,12 +221,12 @@ def test_a_woken_waiter_that_gives_up_passes_the_hint_on(
 ) -> None:
     async def scenario(store: Store) -> None:
         grant = run_now(take(other.blocking, KEY))
-        first = await _wait_in_line(store)
-        second = run_now(_wait_in_line(other.blocking))
+        first = await _wait_queued(store)
+        second = run_now(_wait_queued(other.blocking))
         run_now(give_back(other.blocking, grant))
         if heard:
             assert await first.wait(SOON)
-        assert not run_now(second._ear.hear(MS))
+        assert not run_now(second._subscription.wait(MS))
         await first.close()
         assert run_now(second.wait(SOON))
         run_now(second.close())
@@ -243,7 +243,7 @@ def test_a_cancelled_waiter_passes_its_hint_on(redis_url: str) -> None:
                 tasks = []
                 for n in (1, 2):
                     tasks.append(asyncio.create_task(locks[n].lock(KEY, **_settings(False)).acquire()))
-                    while _in_line(redis_url) < n:  # noqa: ASYNC110 - only the server knows
+                    while _queued(redis_url) < n:  # noqa: ASYNC110 - only the server knows
                         await asyncio.sleep(0)
                 await lease.release()
                 tasks[0].cancel()  # its hint is on the way, or has just arrived
@@ -259,7 +259,7 @@ def test_a_waiter_whose_ask_may_still_take_effect_gives_up_its_ear(play: Play, o
     async def scenario(store: Store) -> None:
         grant = await take(store, KEY)
         watch: Any = await store.watch(KEY)
-        channel = watch.word.split()[0]
+        channel = watch.entry.split()[0]
         server.pause()
         with pytest.raises(Timeout):
             await store.acquire(ask(KEY), 50 * MS)
@@ -268,7 +268,7 @@ def test_a_waiter_whose_ask_may_still_take_effect_gives_up_its_ear(play: Play, o
         while channel in server.cli("PUBSUB", "CHANNELS"):
             pass  # the end of a subscription is not confirmed to any client
         again: Any = await store.watch(KEY)
-        assert again.word.split()[0] != channel
+        assert again.entry.split()[0] != channel
         await again.close()
         await give_back(store, grant)
 
@@ -282,8 +282,8 @@ def test_waiters_that_come_back_reuse_their_subscription_and_ignore_old_hints(
         words = []
         for _ in range(3):
             grant = run_now(take(other.blocking, KEY))
-            watch = await _wait_in_line(store)
-            words.append(watch.word)
+            watch = await _wait_queued(store)
+            words.append(watch.entry)
             redis_raw.publish(words[-1].split()[0], words[0])  # for an earlier waiter, but for the first
             assert await watch.wait(MS) == (len(words) == 1)
             await watch.close()
@@ -296,22 +296,22 @@ def test_waiters_that_come_back_reuse_their_subscription_and_ignore_old_hints(
 
 @pytest.mark.parametrize("ticket", [None, "ticket"], ids=["unfair", "fair"])
 @pytest.mark.parametrize("repeated", [False, True], ids=["once", "repeated"])
-def test_whoever_gets_the_key_without_a_hint_leaves_the_line_by_the_same_request(
+def test_a_waiter_that_gets_the_key_without_a_hint_leaves_the_queue_with_the_same_request(
     play: Play, redis_url: str, redis_raw: Any, ticket: str | None, repeated: bool
 ) -> None:
     async def scenario(store: Store) -> None:
         await take(store, KEY)
-        watch = await _wait_in_line(store, ticket=ticket)
-        assert _in_line(redis_url) == 1
+        watch = await _wait_queued(store, ticket=ticket)
+        assert _queued(redis_url) == 1
         redis_raw.delete(lock_name(redis_url, KEY))  # its time is over
         wish = ask(KEY, ticket=ticket)
         grant = await store.acquire(wish, SOON)
         assert isinstance(grant, Grant)
-        assert _in_line(redis_url) == 0
+        assert _queued(redis_url) == 0
         if repeated:
-            redis_raw.zadd(queue_name(redis_url, "ears", KEY), {watch.word: 1})  # as if the first answer was lost
+            redis_raw.zadd(queue_name(redis_url, "ears", KEY), {watch.entry: 1})  # as if the first answer was lost
             assert await store.acquire(wish, SOON) == grant
-            assert _in_line(redis_url) == 0
+            assert _queued(redis_url) == 0
         before = _calls(redis_url)
         await watch.close()
         assert _calls(redis_url) == before
@@ -342,10 +342,10 @@ def test_an_ear_that_was_idle_for_long_is_confirmed_before_it_is_trusted(
     play(redis_url, scenario)
 
 
-def test_a_line_that_everybody_left_without_a_word_is_forgotten(play: Play, redis_url: str, redis_raw: Any) -> None:
+def test_a_queue_that_all_waiters_left_silently_expires(play: Play, redis_url: str, redis_raw: Any) -> None:
     async def scenario(store: Store) -> None:
         grant = await take(store, KEY)
-        watch = await _wait_in_line(store)
+        watch = await _wait_queued(store)
         assert 0 < redis_raw.pttl(queue_name(redis_url, "ears", KEY)) <= 600_000
         await watch.close()
         await give_back(store, grant)
@@ -359,7 +359,7 @@ def test_a_fair_waiter_that_was_woken_in_the_heads_stead_passes_the_hint_on(
     async def scenario(store: Store) -> None:
         grant = await take(store, KEY, ticket="holder")
         await meet(store, KEY, ticket="head")
-        behind = run_now(_wait_in_line(other.blocking, ticket="behind"))
+        behind = run_now(_wait_queued(other.blocking, ticket="behind"))
         await give_back(store, grant)  # the head is not queued yet, so the one behind it is woken
         assert run_now(behind.wait(SOON))
         head = await store.watch(KEY)

@@ -104,9 +104,9 @@ def test_no_free_connection_within_the_time_is_unavailable(redis_url: str) -> No
     connection = pool.take(pool.deadline(SOON))
     with pytest.raises(Unavailable, match="all 1 connections were busy"):
         pool.take(pool.deadline(20 * MS))
-    pool.give_back(connection)
+    pool.put_back(connection)
     assert pool.take(pool.deadline(SOON)) is connection
-    pool.give_back(connection)
+    pool.put_back(connection)
     pool.close_idle()
 
 
@@ -129,7 +129,7 @@ def test_an_interrupted_call_does_not_leave_its_answer_to_the_next(redis_url: st
     store = RedisStore(address, pool, SyncSubscriber(address))
     run_now(store.ping(SOON))
     connection = pool.take(pool.deadline(SOON))
-    pool.give_back(connection)
+    pool.put_back(connection)
 
     class Interrupted(BaseException):
         pass

@@ -74,7 +74,7 @@ def test_another_librarys_lock_can_be_forced_and_no_token_is_kept(play: Play, re
     play(redis_url, scenario)
 
 
-def test_an_audit_stream_of_somebody_else_is_a_clear_error(play: Play, redis_url: str, redis_raw: Any) -> None:
+def test_a_foreign_audit_stream_is_a_clear_error(play: Play, redis_url: str, redis_raw: Any) -> None:
     async def scenario(store: Store) -> None:
         redis_raw.xadd(aux_name(redis_url, "audit"), {"something": "else"})
         with pytest.raises(Misconfigured, match="namespace"):

@@ -189,7 +189,9 @@ def test_many_tasks_share_one_listening_connection(
     asyncio.run(main())
 
 
-def test_a_subscription_given_up_and_taken_again_at_once_still_hears(redis_url: str, other: RedisEngine) -> None:
+def test_a_subscription_that_is_closed_and_opened_again_immediately_is_notified(
+    redis_url: str, other: RedisEngine
+) -> None:
     async def main() -> None:
         store = open_engine(redis_url).asynchronous()
         for _ in range(30):
@@ -207,7 +209,7 @@ def test_a_subscription_given_up_and_taken_again_at_once_still_hears(redis_url: 
 
 
 def test_beyond_the_bound_a_blocking_waiter_is_told_to_poll(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_subscriber, "EARS_MAX", 3)
+    monkeypatch.setattr(sync_subscriber, "SUBSCRIPTIONS_MAX", 3)
     engine = open_engine(redis_url)
     watches = [run_now(engine.blocking.watch(f"job:{n}")) for n in range(3)]
     with pytest.raises(Unavailable, match="poll"):

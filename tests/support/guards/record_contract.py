@@ -75,7 +75,7 @@ class RecordContract:
         assert open_record().seen("http", "a") == 7
         assert open_record().note("http", "a", 6) == 7
 
-    def test_many_at_once_agree_on_the_highest_and_nobody_is_told_less_than_was_there(
+    def test_many_concurrent_notes_agree_on_the_highest_and_none_returns_less_than_was_there(
         self,
         open_record: Callable[[], Opened],
     ) -> None:

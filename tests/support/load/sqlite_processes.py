@@ -98,7 +98,7 @@ def waiters(store: SqliteStore) -> int:
 
 
 def rows(store: SqliteStore, table: str) -> int:
-    (count,) = store.ledger.file.run(lambda each: each.execute(f"SELECT count(*) FROM {table}").fetchone(), CALL)
+    (count,) = store.leases.file.run(lambda each: each.execute(f"SELECT count(*) FROM {table}").fetchone(), CALL)
     return int(count)
 
 

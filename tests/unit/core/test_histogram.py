@@ -62,7 +62,7 @@ def test_quantiles_never_fall(durations: list[int]) -> None:
     assert quantiles == sorted(quantiles)
 
 
-def test_threads_that_observe_at_once_lose_nothing_of_the_counts() -> None:
+def test_concurrent_observations_lose_no_counts() -> None:
     made, threads = Distribution(), 4
 
     def observe() -> None:

@@ -43,6 +43,6 @@ def test_text_with_one_is_refused_wherever_it_stands(before: str, bad: str, afte
             json_size(value)
 
 
-def test_many_backslashes_are_looked_at_once() -> None:
+def test_many_backslashes_are_scanned_in_one_pass() -> None:
     """A pattern that started again at each of them would take minutes."""
     assert not unstorable("\\\\" * 500_000 + "u0000" + "\\\\u0000")

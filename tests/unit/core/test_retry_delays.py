@@ -54,7 +54,7 @@ def test_jitter_is_one_flag_stays_in_its_range_and_keeps_the_work_retryable(offs
 
 
 @pytest.mark.requires("R168")
-def test_the_jitter_can_be_switched_back_at_once() -> None:
+def test_the_jitter_can_be_switched_back_immediately() -> None:
     assert RetryDelays().with_jitter().without_jitter() == RetryDelays()
 
 

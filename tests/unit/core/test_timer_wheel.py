@@ -23,7 +23,7 @@ def test_an_empty_calendar_has_nothing_due() -> None:
     assert not timer_wheel.drop("nobody")
 
 
-def test_due_times_are_rounded_down_so_that_neighbours_come_out_together_and_nobody_late() -> None:
+def test_due_times_are_rounded_down_so_that_neighbors_come_out_together_and_none_late() -> None:
     timer_wheel: TimerWheel[str] = TimerWheel()
     timer_wheel.put("a", 5 * SLOT_NS + 1)
     timer_wheel.put("b", 6 * SLOT_NS - 1)
@@ -43,7 +43,7 @@ def test_putting_again_moves_an_item() -> None:
     assert timer_wheel.pop_due(9 * SLOT_NS) == ["a"]
 
 
-def test_put_says_when_somebody_has_to_be_woken_earlier() -> None:
+def test_put_returns_whether_the_sleeper_has_to_be_woken_earlier() -> None:
     timer_wheel: TimerWheel[str] = TimerWheel()
     assert timer_wheel.put("a", 5 * SLOT_NS)
     assert not timer_wheel.put("b", 6 * SLOT_NS)
@@ -68,7 +68,7 @@ def test_no_more_than_asked_for_come_out() -> None:
     assert len(timer_wheel) == 7
 
 
-def test_leases_taken_and_given_back_all_day_leave_nothing_behind() -> None:
+def test_leases_acquired_and_released_all_day_leave_nothing_behind() -> None:
     timer_wheel: TimerWheel[int] = TimerWheel()
     for number in range(1_000):
         timer_wheel.put(number, 3_600_000 * MS)

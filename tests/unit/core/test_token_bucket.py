@@ -18,7 +18,7 @@ def test_a_burst_is_allowed_and_then_one_for_each_period() -> None:
     assert allowed == [0, 0, 0, 0, 0, 100, 50, 0, 100, 0]
 
 
-def test_whoever_was_turned_away_has_lost_nothing_by_asking() -> None:
+def test_a_refused_request_does_not_count_against_the_limit() -> None:
     full, _ = TEN_A_SECOND.decide(500, 0)
     for _ in range(100):
         full, wait = TEN_A_SECOND.decide(full, 0)

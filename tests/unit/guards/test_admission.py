@@ -45,7 +45,7 @@ def test_a_lost_lease_is_refused_before_anything_is_sent(released: holdfast.Leas
     assert admission.statistics() == GuardStatistics(lost=1)
 
 
-def test_a_lost_lease_learns_whether_somebody_newer_was_there_already(released: holdfast.Lease) -> None:
+def test_a_lost_lease_learns_whether_a_newer_holder_was_there_already(released: holdfast.Lease) -> None:
     admission = Admission("g")
     with pytest.raises(FencedOut) as refused:
         admit(admission, released, seen=released.fence + 1)

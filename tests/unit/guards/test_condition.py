@@ -74,7 +74,7 @@ def test_a_lease_that_was_broken_cannot_write_though_its_holder_has_not_noticed(
     lease.release()
 
 
-def test_nobody_can_take_the_lease_while_a_transaction_in_which_it_held_is_open(
+def test_a_lease_cannot_be_taken_while_a_transaction_in_which_it_held_is_open(
     locks: holdfast.Locks, data: sqlite3.Connection, path: Path
 ) -> None:
     lease = locks.lock("account:1", ttl=30).acquire()

@@ -44,8 +44,8 @@ BUGS: list[tuple[type[FileGuard], str]] = [
     (mutants.AsksForTheFenceAgain, "who was refused stays refused"),
     (mutants.RegistersOnlyWhatExists, "entering what does not exist is remembered"),
     (mutants.EntersUnchecked, "a lower enter is refused and changes nothing"),
-    (mutants.TrustsItsSections, "a section ends when somebody newer enters"),
-    (mutants.TrustsItsSections, "a section ends when somebody newer writes"),
+    (mutants.TrustsItsSections, "a section ends when a newer holder enters"),
+    (mutants.TrustsItsSections, "a section ends when a newer holder writes"),
     (mutants.TrustsItsSections, "a section cannot bring back what a newer holder deleted"),
     (mutants.TakesAnythingForANumber, "what is not a fence is refused and changes nothing"),
     (mutants.TakesANumberForALease, "what is not a lease is refused and changes nothing"),
@@ -55,11 +55,11 @@ BUGS: list[tuple[type[FileGuard], str]] = [
     (mutants.SharesOneFence, "resources do not share their fences"),
     (mutants.StripsValues, "a value comes back as it was written"),
     (mutants.TakesEmptyForAbsent, "a value comes back as it was written"),
-    (mutants.ChecksAndWritesInTwoSteps, "writers at once lose no acknowledged update"),
-    (mutants.ChecksAndWritesInTwoSteps, "writers at once never leave a lower fence on top"),
-    (mutants.ChecksAndWritesInTwoSteps, "processes at once never leave a lower fence on top"),
-    (mutants.ReadsBeforeItRegisters, "writers at once lose no acknowledged update"),
-    (mutants.ReadsBeforeItRegisters, "processes at once lose no acknowledged update"),
+    (mutants.ChecksAndWritesInTwoSteps, "concurrent writers lose no acknowledged update"),
+    (mutants.ChecksAndWritesInTwoSteps, "concurrent writers never leave a lower fence on top"),
+    (mutants.ChecksAndWritesInTwoSteps, "concurrent processes never leave a lower fence on top"),
+    (mutants.ReadsBeforeItRegisters, "concurrent writers lose no acknowledged update"),
+    (mutants.ReadsBeforeItRegisters, "concurrent processes lose no acknowledged update"),
     (mutants.WritesTheValueFirst, "a writer that dies between two steps leaves value and fence consistent"),
     (mutants.DeletesTheMemoryFirst, "a deleter that dies between two steps leaves value and fence consistent"),
     (
@@ -96,7 +96,7 @@ def test_a_planted_bug_is_found_by_the_sentence_it_breaks(
     ("guard", "sentence"),
     [
         (mutants.ChecksWritesOnly, "a lower write is refused after a higher enter"),
-        (mutants.ChecksWritesOnly, "writers at once lose no acknowledged update"),
+        (mutants.ChecksWritesOnly, "concurrent writers lose no acknowledged update"),
         (mutants.WritesTheValueFirst, "a writer that dies between two steps leaves value and fence consistent"),
     ],
 )
@@ -174,7 +174,7 @@ def test_what_is_not_a_factory_is_refused(tmp_path: Path) -> None:
         check_guard(FileGuard(str(tmp_path), "one"))  # type: ignore[arg-type]
 
 
-def test_an_awaited_guard_given_as_a_blocking_one_is_found_at_once(tmp_path: Path) -> None:
+def test_an_asyncio_guard_given_as_a_sync_one_is_found_immediately(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="one of its ports is not blocking"):
         run_check(CHECKS[0], partial(AsyncFileGuard, str(tmp_path)))
 

@@ -81,7 +81,7 @@ def test_nothing_can_come_between_the_read_of_a_section_and_its_write(files: Gua
     assert files.enter(B, "total") == b"15"
 
 
-def test_a_section_is_over_for_its_holder_when_somebody_newer_has_entered(files: GuardedFiles[Fenced]) -> None:
+def test_a_section_is_over_for_its_holder_when_a_newer_one_has_entered(files: GuardedFiles[Fenced]) -> None:
     with files.section(A, "total") as total:
         files.enter(B, "total")
         with pytest.raises(FencedOut):

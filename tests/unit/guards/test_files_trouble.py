@@ -112,7 +112,7 @@ def test_content_that_cannot_be_made_safe_does_not_take_the_place_of_the_old(
 
 
 @pytest.mark.parametrize("step", ["enter", "write", "delete"])
-def test_a_fence_that_cannot_be_made_safe_lets_nobody_in(
+def test_a_fence_that_cannot_be_stored_admits_no_write(
     files: GuardedFiles[Fenced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     files.write(A, "x", b"old")
@@ -292,7 +292,7 @@ def test_memory_that_is_taken_away_under_a_step_is_noticed(files: GuardedFiles[F
 # The memory.
 
 
-def test_damaged_memory_lets_nobody_in(files: GuardedFiles[Fenced], tmp_path: Path) -> None:
+def test_damaged_memory_admits_no_write(files: GuardedFiles[Fenced], tmp_path: Path) -> None:
     files.write(A, "x", b"1")
     (tmp_path / generation_name("x")).write_bytes(b"?" * 5000)
     with pytest.raises(Misconfigured, match="is damaged"):
@@ -308,7 +308,7 @@ FAR = carried(FENCE_MAX)
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 4096, b"holdfast-fence 1 no", b"holdfast-fence 1 none 00000000\n"])
-def test_memory_whose_maker_was_killed_before_it_was_ready_is_made_anew(
+def test_memory_whose_maker_was_killed_before_it_was_ready_is_created_again(
     files: GuardedFiles[Fenced], tmp_path: Path, left: bytes
 ) -> None:
     (tmp_path / generation_name("x")).write_bytes(left)

@@ -77,7 +77,7 @@ def test_a_refusal_can_be_had_as_the_answer_it_is(fenced: MakeSender, guarded_se
     assert stale.statistics().refused == 1
 
 
-def test_an_answer_412_of_somebody_else_is_handed_on(fenced: MakeSender, bare_server: Server) -> None:
+def test_an_answer_412_of_other_software_is_passed_on(fenced: MakeSender, bare_server: Server) -> None:
     for extra in ({}, {"holdfast-seen": "six"}, {"holdfast-seen": "6"}):
         bare_server.act = lambda path, extra=extra: (412, extra)  # type: ignore[misc]  # the second argument is not passed
         assert fenced(carried(7))("PUT", bare_server.url)[0] == 412

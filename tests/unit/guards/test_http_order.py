@@ -133,7 +133,7 @@ async def test_equal_fences_run_side_by_side_and_other_locks_do_not_wait(stage: 
     assert [await each.status() for each in asked] == [204, 204, 204]
 
 
-async def test_nobody_waits_for_the_handler_of_a_read(stage: Stage) -> None:
+async def test_no_request_waits_for_the_handler_of_a_read(stage: Stage) -> None:
     older = stage.ask("older", 1, "GET")
     await stage.enters("older")
     newer = stage.ask("newer", 2)
@@ -144,7 +144,7 @@ async def test_nobody_waits_for_the_handler_of_a_read(stage: Stage) -> None:
 
 
 @pytest.mark.requires("R34", "R47")
-async def test_whoever_is_overtaken_while_waiting_is_refused_and_does_not_run(stage: Stage) -> None:
+async def test_a_request_that_is_overtaken_while_waiting_is_refused_and_does_not_run(stage: Stage) -> None:
     first = stage.ask("first", 1)
     await stage.enters("first")
     second = stage.ask("second", 2)
@@ -160,7 +160,7 @@ async def test_whoever_is_overtaken_while_waiting_is_refused_and_does_not_run(st
 
 
 @pytest.mark.requires("R34", "R47")
-async def test_whoever_is_overtaken_in_another_process_while_waiting_is_refused(
+async def test_a_request_that_is_overtaken_in_another_process_while_waiting_is_refused(
     stage: Stage, record: ThreadedRecord
 ) -> None:
     first = stage.ask("first", 1)
@@ -173,7 +173,7 @@ async def test_whoever_is_overtaken_in_another_process_while_waiting_is_refused(
     assert stage.story == ["first begins", "first ends"]
 
 
-async def test_whoever_comes_back_late_from_the_record_finds_out_what_happened_meanwhile() -> None:
+async def test_a_request_that_comes_back_late_from_the_record_finds_out_what_happened_meanwhile() -> None:
     """Its registration was in time, and its answer was not: the newer holder has come and gone."""
 
     class Slow:
@@ -207,7 +207,7 @@ async def test_whoever_comes_back_late_from_the_record_finds_out_what_happened_m
     assert stage.guard.statistics().requests == 0
 
 
-async def test_whoever_waits_too_long_is_sent_away_with_503_and_may_come_again(record: ThreadedRecord) -> None:
+async def test_a_request_that_waits_too_long_gets_503_and_may_come_again(record: ThreadedRecord) -> None:
     stage = Stage(record, drain_timeout=0.01)
     older = stage.ask("older", 1)
     await stage.enters("older")
@@ -259,7 +259,7 @@ async def test_an_older_holder_that_stops_in_the_middle_of_its_body_does_not_hol
     await older.task
 
 
-async def test_a_body_arrives_whole_while_nobody_newer_comes(stage: Stage) -> None:
+async def test_a_body_arrives_whole_while_no_newer_holder_comes(stage: Stage) -> None:
     body = [{"type": "http.request", "body": b"x", "more_body": more} for more in (True, True, False)]
     asked = stage.ask("only", 1, body=body)
     stage.go["only"].set()

@@ -156,7 +156,7 @@ async def test_an_event_loop_goes_on_while_a_blocking_record_waits(tmp_path: Pat
 
 
 @pytest.mark.asyncio
-async def test_a_question_that_was_cancelled_in_line_is_not_asked(tmp_path: Path) -> None:
+async def test_a_question_that_was_cancelled_in_the_queue_is_not_asked(tmp_path: Path) -> None:
     record = ThreadedRecord(SqliteRecord(tmp_path / "fences.db"))
     await record.note("http", "a", 1)
     with _locked(tmp_path / "fences.db"):

@@ -187,7 +187,7 @@ def test_a_step_in_the_callers_transaction_is_undone_with_it(path: Path, made: b
 
 
 @pytest.mark.parametrize("level", ["", None, "IMMEDIATE"])
-def test_every_step_is_committed_by_itself_when_the_caller_has_no_transaction_open(
+def test_every_step_is_committed_alone_when_the_caller_has_no_transaction_open(
     path: Path, level: Literal["IMMEDIATE", ""] | None
 ) -> None:
     with closing(prepared(path, isolation_level=level)) as mine, closing(prepared(path)) as other:

@@ -70,7 +70,7 @@ def listeners(locks: holdfast.Locks) -> list[Any]:
     store: Any = locks.engine.blocking
     known = ("_listening", "_registered", "_watches")
     left = [each for name in known for each in getattr(store, name, ())]
-    left += getattr(getattr(store, "_ears", None), "_in_use", ())
+    left += getattr(getattr(store, "_subscriber", None), "_in_use", ())
     return [*left, *getattr(getattr(store, "table", None), "_listeners", ())]
 
 

@@ -156,7 +156,7 @@ def test_a_full_line_drops_the_newest_counts_them_and_says_so_in_the_ledger(
 
 
 @pytest.mark.parametrize("truncates", [True, False])
-def test_a_full_disk_disturbs_nobody_and_what_it_cost_is_counted(
+def test_a_full_disk_disturbs_no_caller_and_lost_records_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, truncates: bool
 ) -> None:
     write, full = os.write, threading.Event()
@@ -269,7 +269,7 @@ def test_damage_anywhere_costs_only_the_lines_that_it_touches(
     assert all(str(file) in str(each) for each in findings.skipped)
 
 
-def test_a_line_that_lost_its_checksum_and_is_still_json_is_damaged_and_not_somebody_elses(tmp_path: Path) -> None:
+def test_a_line_that_lost_its_checksum_and_is_still_json_is_damaged_and_not_of_other_software(tmp_path: Path) -> None:
     file = tmp_path / "h-1-1.000001.jsonl"
     whole = line(granted(2))
     cut = whole[: whole.index(b',"fence"')] + b"}\n"

@@ -76,7 +76,7 @@ def test_the_same_line_for_people(caplog: pytest.LogCaptureFixture) -> None:
     assert [Path(each.pathname).name for each in caplog.records] == [Path(__file__).name] * 2
 
 
-def test_a_store_that_is_away_is_a_field_and_what_nobody_foresaw_has_a_traceback_once(lines: Lines) -> None:
+def test_a_store_that_is_away_is_a_field_and_an_unexpected_error_has_a_traceback_once(lines: Lines) -> None:
     for error in (error_of(Unavailable, "away"), *(error_of(ValueError, "a bug") for _ in range(3))):
         say(LOG, logging.ERROR, "it failed", error)
     assert [each["holdfast"]["error"] for each in lines.told] == ["Unavailable: away", *["ValueError: a bug"] * 3]
@@ -126,7 +126,7 @@ def test_what_a_filter_drops_does_not_count_against_the_rest(lines: Lines) -> No
     assert [each["holdfast"] for each in lines.told] == [{"key": "real"}]
 
 
-def test_a_handler_that_raises_is_no_trouble_of_whoever_says_something() -> None:
+def test_a_handler_that_raises_does_not_disturb_the_caller_that_logs() -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise OSError("no space")
@@ -148,7 +148,7 @@ def test_trouble_is_said_when_it_begins_and_once_when_it_is_over(lines: Lines) -
     assert (last["event"], last["holdfast"]) == ("it answers again", {"part": "bus", "failures": 500})
 
 
-def test_trouble_that_nobody_was_told_of_ends_in_silence(lines: Lines) -> None:
+def test_an_outage_that_was_not_logged_ends_silently(lines: Lines) -> None:
     trouble = Trouble(LOG, "it does not answer", "it answers again", level=logging.DEBUG)
     trouble.met()
     trouble.ended()

@@ -138,7 +138,7 @@ def test_a_collector_that_refuses_is_told_of_once_and_once_when_it_is_back(
     assert said()[1:] == ["metrics are sent again: exporter=otlp_proto_http failures=3"]
 
 
-def test_nobody_who_listens_costs_the_sender_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_collector_costs_the_sender_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with Collector() as gone:
         address = gone.address
     with push.opened(on(address)) as sending:
@@ -150,7 +150,7 @@ def test_nobody_who_listens_costs_the_sender_nothing(caplog: pytest.LogCaptureFi
     ]
 
 
-def test_a_collector_that_hangs_holds_up_nobody_and_not_the_end(
+def test_a_collector_that_hangs_delays_no_caller_and_not_the_end(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")

@@ -153,7 +153,7 @@ def test_an_error_that_cannot_describe_itself_is_told_all_the_same() -> None:
     assert message_of(error) == "Mute"
 
 
-def test_both_formats_of_log_lines_are_bounded_and_so_is_a_text_that_somebody_else_has_made() -> None:
+def test_both_formats_of_log_lines_are_bounded_and_so_is_the_text_of_other_software() -> None:
     error = raised(one_long_line)
     record = logging.getLogger("x").makeRecord(
         "x", logging.ERROR, "f", 1, "it failed", (), (type(error), error, error.__traceback__)

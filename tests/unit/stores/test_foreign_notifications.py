@@ -57,13 +57,13 @@ def test_a_blocking_waiter_of_leases_is_not_woken_by_another_user() -> None:
     try:
         assert send_as_another_user(name, label) == 1
         assert ear.wait(0) is False
-        assert bell.ring([ear.address]) == []
+        assert bell.notify([ear.address]) == []
         assert ear.wait(0) is True
         assert send_as_another_user(name, label) == 1
         woken: list[bool] = []
         waiting = threading.Thread(target=lambda: woken.append(ear.wait(60 * NS)))
         waiting.start()
-        bell.ring([ear.address])
+        bell.notify([ear.address])
         waiting.join(60)
         assert woken == [True]
     finally:
@@ -79,7 +79,7 @@ async def test_waiters_of_leases_on_an_event_loop_are_not_woken_by_another_user(
         (attacked, foreign), (address, ours) = ear.take(), ear.take()
         name, _, label = attacked.partition("#")
         assert await asyncio.to_thread(send_as_another_user, name, label) == 1
-        bell.ring([address])
+        bell.notify([address])
         await until(ours.is_set)
         assert not foreign.is_set()
     finally:

@@ -122,7 +122,7 @@ def test_no_two_names_share_a_key_of_redis_nor_reach_what_the_store_or_a_guard_k
         except BadInput:
             assert name.startswith(("holdfast:fence", "holdfast:audit"))
             continue
-        used += [lock, store._line(lock), *store._queue(lock)]
+        used += [lock, store._hint_queue(lock), *store._queue(lock)]
     engine.close()
     assert len(set(used)) == len(used)
     assert not own & set(used)

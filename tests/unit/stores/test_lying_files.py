@@ -94,7 +94,7 @@ def damaged() -> Iterator[tuple[str, str, Any]]:
                 yield table, column, value
 
 
-def test_no_row_that_makes_no_sense_lets_anybody_in_beside_its_holder(file: Path) -> None:
+def test_no_damaged_row_grants_a_key_beside_its_holder(file: Path) -> None:
     engine = open_engine(f"sqlite:///{file}")
     store = engine.blocking
     held = run_now(take(store, "job", ttl_ns=600 * NS))

@@ -102,7 +102,7 @@ def test_a_release_on_an_event_loop_wakes_a_waiting_thread() -> None:
     assert heard == [True]
 
 
-def test_a_waiter_whose_loop_was_closed_is_forgotten_and_hinders_nobody() -> None:
+def test_a_waiter_whose_loop_was_closed_is_forgotten_and_blocks_no_release() -> None:
     engine = MemoryEngine()
     grant = granted(run_now(engine.blocking.acquire(ask(), 0)))
 

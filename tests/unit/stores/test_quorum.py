@@ -82,7 +82,7 @@ def test_a_list_has_what_a_majority_holds_however_much_else_single_nodes_have(pl
 
 
 @pytest.mark.parametrize("slow", [0, 2, 4])
-def test_nobody_waits_for_a_node_that_never_answers(play_quorum: Play, slow: int) -> None:
+def test_no_caller_waits_for_a_node_that_never_answers(play_quorum: Play, slow: int) -> None:
     """The limit of each call is a minute, and the node does not answer before the test is over."""
 
     async def scenario(store: Store, nodes: list[Node]) -> None:
@@ -110,7 +110,7 @@ def test_a_busy_lock_costs_one_request_and_takes_no_vote(play_quorum: Play) -> N
     play_quorum(scenario)
 
 
-def test_votes_of_a_lost_election_are_given_back_before_anybody_is_told(play_quorum: Play) -> None:
+def test_votes_of_a_lost_election_are_released_before_the_caller_is_answered(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         for node in nodes[2:]:  # a holder has a majority, and the first nodes do not know of it
             node.table.acquire(ask("holder"))
@@ -123,7 +123,7 @@ def test_votes_of_a_lost_election_are_given_back_before_anybody_is_told(play_quo
     play_quorum(scenario)
 
 
-def test_a_vote_that_comes_late_is_given_back_and_its_token_is_spent(play_quorum: Play) -> None:
+def test_a_late_vote_is_released_and_its_token_is_spent(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         nodes[0].hangs = True
         for node in nodes[1:]:

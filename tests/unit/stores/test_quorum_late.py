@@ -22,7 +22,7 @@ from holdfast.types import AcquireRequest, Busy, Grant, Renewal
 from support.fixtures.quorum import CALL, LONG, Node, Play, ask, granted
 
 
-def test_a_vote_that_comes_when_its_lease_is_over_is_given_back(play_quorum: Play) -> None:
+def test_a_vote_that_comes_after_the_release_of_its_lease_is_released(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         nodes[4].delays = True
         grant = await granted(store, ask())
@@ -65,7 +65,7 @@ def test_a_vote_of_an_interrupted_acquire_is_released_when_it_comes_after_the_re
     assert [node.holder("k") for node in nodes] == [None] * 3
 
 
-def test_a_lease_that_is_brought_back_to_a_node_when_it_is_over_is_given_back(play_quorum: Play) -> None:
+def test_a_lease_that_is_repaired_at_a_node_after_its_release_is_released_there(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         grant = await granted(store, ask())
         nodes[4].table.forget()
@@ -79,7 +79,7 @@ def test_a_lease_that_is_brought_back_to_a_node_when_it_is_over_is_given_back(pl
     play_quorum(scenario)
 
 
-def test_what_somebody_left_at_a_minority_keeps_nobody_waiting_for_long(
+def test_votes_left_at_a_minority_do_not_block_callers_for_long(
     play_quorum: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(late_replies, "RECHECK_NS", 0)
@@ -96,7 +96,7 @@ def test_what_somebody_left_at_a_minority_keeps_nobody_waiting_for_long(
     play_quorum(scenario)
 
 
-def test_a_key_that_stays_busy_is_looked_at_everywhere_and_taken_from_nobody(
+def test_a_key_that_stays_busy_is_checked_at_all_nodes_and_taken_from_no_holder(
     play_quorum: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(late_replies, "RECHECK_NS", 0)
@@ -170,7 +170,7 @@ assert len(memory.late) == 1
 """
 
 
-def test_a_forked_child_knows_of_nothing_and_waits_for_nobody() -> None:
+def test_a_forked_child_starts_empty_and_waits_for_no_thread_of_the_parent() -> None:
     subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60)
 
 

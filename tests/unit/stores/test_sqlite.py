@@ -55,7 +55,7 @@ def elsewhere(path: str, clock: MovedClock) -> Iterator[Elsewhere]:
 
     def open_one(**components: str) -> SqliteStore:
         store = SqliteEngine(path, clock=clock).blocking
-        store.ledger.judge._host = replace(store.ledger.judge.host, **components)
+        store.leases.judge._host = replace(store.leases.judge.host, **components)
         opened.append(store)
         return store
 
@@ -125,7 +125,7 @@ def test_time_that_the_host_was_suspended_counts(store: SqliteStore, clock: Move
     granted(store, ask("b"))
 
 
-def test_a_lease_of_an_earlier_boot_of_this_machine_is_free_at_once(
+def test_a_lease_of_an_earlier_boot_of_this_machine_is_free_immediately(
     elsewhere: Elsewhere,
 ) -> None:
     before = elsewhere(machine="m", boot="first", clock="m.first.0", process="")
@@ -142,7 +142,7 @@ def test_an_earlier_boot_proves_nothing_on_a_file_that_other_machines_reach(
     before = elsewhere(machine="m", boot="first", clock="m.first.0", process="")
     store = elsewhere(machine="m", boot="second", clock="m.second.0")
     granted(before, ask("a"))
-    store.ledger.file.shared = True
+    store.leases.file.shared = True
     with pytest.warns(RuntimeWarning, match="network file system"):
         assert busy(store, ask("b")).remaining_ns == 30 * NS
 
@@ -165,7 +165,7 @@ def test_a_lease_on_another_clock_is_judged_by_the_wall_clock(
 def test_another_time_namespace_of_this_boot_is_another_clock(
     store: SqliteStore, elsewhere: Elsewhere, clock: MovedClock
 ) -> None:
-    host = store.ledger.judge.host
+    host = store.leases.judge.host
     other = elsewhere(clock=f"{host.machine or '-'}.{host.boot}.1")
     granted(other, ask("a"))
     clock.move(boot=DAY)
@@ -186,7 +186,7 @@ def test_a_lease_can_be_renewed_and_released_from_another_clock(store: SqliteSto
 # Ownership.
 
 
-def test_the_same_token_gets_the_same_grant_again_and_its_expiry_anew(store: SqliteStore, clock: MovedClock) -> None:
+def test_the_same_token_gets_the_same_grant_again_with_a_new_expiry(store: SqliteStore, clock: MovedClock) -> None:
     first = granted(store, ask("a"))
     clock.pass_by(20 * NS)
     assert granted(store, ask("a")) == first
@@ -237,7 +237,7 @@ def test_a_batch_renews_what_is_ours_and_says_which_was_not(store: SqliteStore, 
     assert left["job:499"] == 40 * NS
 
 
-def test_a_kept_key_stays_taken_for_its_time_and_answers_to_nobody(store: SqliteStore, clock: MovedClock) -> None:
+def test_a_kept_key_stays_taken_for_its_time_and_matches_no_token(store: SqliteStore, clock: MovedClock) -> None:
     first = granted(store, ask("a"))
     assert release(store, "a", keep_ns=5 * NS) is True
     assert renew(store, "a") is False
@@ -334,7 +334,7 @@ def test_a_fence_past_64_bits_is_refused_and_nothing_is_granted(store: SqliteSto
 def test_holdings_are_those_of_the_prefix_in_order_without_the_dead_and_up_to_the_limit(
     store: SqliteStore, elsewhere: Elsewhere, clock: MovedClock
 ) -> None:
-    dead = elsewhere(process=f"{store.ledger.judge.host.pids}/{2**22 + 1}/1")
+    dead = elsewhere(process=f"{store.leases.judge.host.pids}/{2**22 + 1}/1")
     for number in range(20):
         granted(dead if number % 3 == 0 else store, ask("t", f"job:{number:02}", ttl=NS if number % 3 == 1 else DAY))
     granted(store, ask("t", "joc"))
@@ -385,8 +385,8 @@ def test_the_head_of_the_queue_gets_the_key_and_those_who_ran_out_of_time_are_pa
 def test_a_ticket_of_a_process_that_is_gone_does_not_hold_up_the_queue(
     store: SqliteStore, elsewhere: Elsewhere
 ) -> None:
-    dead = elsewhere(process=f"{store.ledger.judge.host.pids}/{2**22 + 1}/1")
-    assert store.ledger.judge.host.gone(dead.ledger.judge.host.process)
+    dead = elsewhere(process=f"{store.leases.judge.host.pids}/{2**22 + 1}/1")
+    assert store.leases.judge.host.gone(dead.leases.judge.host.process)
     granted(store, ask("holder"))
     busy(dead, ask("a", ticket="a"))
     assert busy(store, ask("b", ticket="b")).ahead == 0

@@ -83,7 +83,7 @@ async def test_undoing_a_cancelled_acquire_is_ordered_after_it(engine: SqliteEng
 
 
 @pytest.mark.asyncio
-async def test_a_call_that_was_cancelled_while_it_was_in_line_is_not_done(
+async def test_a_call_that_was_cancelled_while_it_was_queued_is_not_done(
     engine: SqliteEngine, store: SqliteStore
 ) -> None:
     with locked(engine) as other:
@@ -100,7 +100,7 @@ async def test_a_call_that_was_cancelled_while_it_was_in_line_is_not_done(
 
 
 @pytest.mark.asyncio
-async def test_a_call_that_is_still_in_line_when_its_time_is_over_has_no_effect(
+async def test_a_call_that_is_still_queued_at_its_deadline_has_no_effect(
     engine: SqliteEngine, store: SqliteStore
 ) -> None:
     with locked(engine) as other:
@@ -140,20 +140,20 @@ async def test_a_disk_that_does_not_answer_is_a_timeout_and_later_calls_still_co
 
     with monkeypatch.context() as patched:
         patched.setattr(loop, "call_later", set_alarm)  # the time is over when the test says so
-        first = asyncio.create_task(store._colour.run(hang, CALL))
+        first = asyncio.create_task(store._color.run(hang, CALL))
         await asyncio.to_thread(started.wait, 60)
         for alarm in alarms:  # its time, and then the grace of what has begun
             alarm()
     with pytest.raises(Timeout, match="may take effect yet"):
         await first
-    later = asyncio.create_task(store._colour.run(lambda _left: order.append("second"), CALL))
+    later = asyncio.create_task(store._color.run(lambda _left: order.append("second"), CALL))
     hangs.set()
     await later
     assert order == ["first", "second"]
 
 
 @pytest.mark.asyncio
-async def test_many_tasks_at_once_are_each_answered_with_their_own_answer(store: SqliteStore) -> None:
+async def test_many_concurrent_tasks_get_their_own_answers(store: SqliteStore) -> None:
     async def pair(number: int) -> bool:
         grant = await store.acquire(ask(f"t{number}", f"k{number}"), CALL)
         assert isinstance(grant, Grant)
@@ -212,7 +212,7 @@ async def test_a_cancelled_wait_leaves_a_watch_that_can_be_closed(store: SqliteS
 
 
 @pytest.mark.asyncio
-async def test_a_watch_that_is_cancelled_while_it_is_made_takes_nobodys_hints(
+async def test_a_watch_that_is_cancelled_while_it_is_made_takes_no_hints_of_others(
     engine: SqliteEngine, store: SqliteStore
 ) -> None:
     acquire(engine.blocking, ask("ours"))
@@ -242,7 +242,7 @@ async def test_a_task_that_gives_up_hands_on_the_hint_it_has_not_read(engine: Sq
 
 
 @pytest.mark.asyncio
-async def test_a_wait_that_outlasts_its_registration_makes_it_anew(
+async def test_a_wait_that_outlasts_its_registration_renews_it(
     engine: SqliteEngine, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(colors, "_REFRESH_NS", 5 * MS)
@@ -250,7 +250,7 @@ async def test_a_wait_that_outlasts_its_registration_makes_it_anew(
     waiting = asyncio.create_task(watch.wait(CALL))
     blocking = engine.blocking
     acquire(blocking, ask("ours"))
-    blocking.ledger.file.run(lambda each: each.execute("DELETE FROM holdfast_listener"), CALL)  # as a sweep would
+    blocking.leases.file.run(lambda each: each.execute("DELETE FROM holdfast_listener"), CALL)  # as a sweep would
     await asyncio.to_thread(until, lambda: rows(blocking, "holdfast_listener") == 1)
     run_now(blocking.release("k", "ours", None, 0, CALL))
     assert await waiting
@@ -290,7 +290,7 @@ def test_closing_leaves_no_thread_and_no_open_file_behind(engine: SqliteEngine) 
 
     asyncio.run(use())
     gc.collect()  # what was left open would be reported here, and warnings are errors
-    assert engine.blocking.ledger.file._connection is None
+    assert engine.blocking.leases.file._connection is None
     ours = [thread for thread in set(threading.enumerate()) - before if thread.name == "holdfast-sqlite"]
     for thread in ours:
         thread.join(60)

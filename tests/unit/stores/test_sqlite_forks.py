@@ -49,7 +49,7 @@ def test_parent_and_child_exclude_each_other_after_a_fork(store: SqliteStore, ho
     assert acquire(store, ask("parents")) == first
     assert run_now(store.release("k", "parents", None, 0, CALL))
     run_now(watch.close())
-    assert store.ledger.file.run(lambda each: each.execute("PRAGMA integrity_check").fetchall(), CALL) == [("ok",)]
+    assert store.leases.file.run(lambda each: each.execute("PRAGMA integrity_check").fetchall(), CALL) == [("ok",)]
 
 
 def test_a_fork_in_the_middle_of_calls_from_other_threads_leaves_both_sides_working(store: SqliteStore) -> None:
@@ -83,7 +83,7 @@ def test_a_child_made_in_the_middle_of_a_call_by_c_code_refuses_to_go_on(store: 
     def fork_inside(_connection: object) -> str:
         return in_a_child(lambda: acquire(store, ask("childs")), ctypes.PyDLL(None).fork)
 
-    assert store.ledger.file.run(fork_inside, CALL).startswith(
+    assert store.leases.file.run(fork_inside, CALL).startswith(
         "Misconfigured: this process was forked in the middle of a call"
     )
     assert isinstance(acquire(store, ask("parents")), Grant)

@@ -57,7 +57,7 @@ def grants_of(answers: list[Grant | Busy]) -> list[Grant]:
 
 
 @pytest.mark.requires("R1", "R2", "R3")
-async def test_they_are_had_and_given_back_in_transactions_of_the_database_alone(
+async def test_they_are_acquired_and_released_in_transactions_of_the_database_alone(
     store: SqliteStore, engine: SqliteEngine, database: SqliteDatabase
 ) -> None:
     theirs = await store.acquire(ask("x", "b"), CALL)
@@ -105,7 +105,7 @@ async def test_they_share_a_commit_with_whatever_else_is_written(store: SqliteSt
     assert [type(each) for each in ends[2]] == [Busy, Grant]
 
 
-async def test_the_lease_of_a_dead_process_is_free_at_once_and_that_of_a_living_one_is_not(
+async def test_the_lease_of_a_dead_process_is_free_immediately_and_that_of_a_living_one_is_not(
     store: SqliteStore, database: SqliteDatabase
 ) -> None:
     other = Other(database.path, "asked('t', 'a'); say('holds'); sys.stdin.readline()")
@@ -118,7 +118,7 @@ async def test_the_lease_of_a_dead_process_is_free_at_once_and_that_of_a_living_
     assert [type(each) for each in await store.acquire_many(asks("a"), CALL)] == [Grant]
 
 
-async def test_one_that_ran_out_is_somebody_elses_and_is_not_given_back(store: SqliteStore) -> None:
+async def test_an_expired_lease_has_another_owner_and_is_not_released(store: SqliteStore) -> None:
     late = grants_of(await store.acquire_many(asks("a", ttl_ns=1), CALL))
     assert await store.release_many(late, CALL) == [False]
     late = grants_of(await store.acquire_many(asks("a", ttl_ns=1), CALL))
@@ -128,7 +128,7 @@ async def test_one_that_ran_out_is_somebody_elses_and_is_not_given_back(store: S
     assert await store.release_many([taken], CALL) == [True]
 
 
-async def test_who_waits_for_one_is_told_when_it_is_given_back(store: SqliteStore) -> None:
+async def test_a_waiter_is_notified_of_the_release(store: SqliteStore) -> None:
     mine = grants_of(await store.acquire_many(asks("a", "b"), CALL))
     watch = await store.watch("a")
     hint = asyncio.create_task(watch.wait(60 * NS))
@@ -182,7 +182,7 @@ async def test_what_ran_out_and_was_never_asked_for_again_is_swept_all_the_same(
 ) -> None:
     for number in range(3):
         await store.acquire_many(asks(*(f"{number}-{each}" for each in range(20)), ttl_ns=1), CALL)
-    store.ledger.granting(100_000)  # as after so many grants
+    store.leases.granting(100_000)  # as after so many grants
     await store.acquire_many(asks("a"), CALL)
     until(lambda: [each[0] for each in _keys(database.path)] == ["a"])
 

@@ -91,7 +91,7 @@ def test_each_has_a_fence_above_every_earlier_one_and_below_every_later_one(
 
 
 @pytest.mark.requires("R2")
-def test_keys_that_nobody_has_heard_of_are_not_looked_for_and_have_fences_of_the_same_line(
+def test_unheard_keys_are_not_searched_and_have_fences_of_the_same_counter(
     store: SqliteStore, moment: TransactionLocks, writer: Writer
 ) -> None:
     before = held(store, "a")
@@ -122,7 +122,7 @@ def test_one_that_is_held_is_refused_with_its_holder_and_the_others_are_had(
     assert run_now(store.release("b", "t1", lease.claim, 0, CALL)), "and it is still its holder's"
 
 
-def test_nobody_can_take_it_while_the_transaction_is_open_and_everybody_when_it_is_over(
+def test_a_key_is_taken_while_the_transaction_is_open_and_free_when_it_is_over(
     store: SqliteStore, moment: TransactionLocks, writer: Writer
 ) -> None:
     (fence,) = writer.take(moment, "a")

@@ -148,7 +148,7 @@ def test_every_step_from_the_oldest_known_schema_is_there() -> None:
     assert sorted(schema.MIGRATIONS) == list(range(min(schema.MIGRATIONS, default=schema.VERSION), schema.VERSION))
 
 
-def test_many_processes_may_make_the_same_file_at_once(path: Path) -> None:
+def test_many_processes_may_create_the_same_file_concurrently(path: Path) -> None:
     script = (
         "import sys; from holdfast.stores.sqlite.engine import open_engine\n"
         "from holdfast.runtime.run_sync import run_now\n"
@@ -241,7 +241,7 @@ def test_a_file_or_directory_that_cannot_be_written_is_a_clear_error(file_mode: 
 
 def test_a_file_that_cannot_grow_is_unavailable_and_keeps_what_it_has(path: Path, store: SqliteStore) -> None:
     assert isinstance(acquire(store, ask("first", "kept")), Grant)
-    store.ledger.file.run(
+    store.leases.file.run(
         lambda each: each.execute(f"PRAGMA max_page_count = {each.execute('PRAGMA page_count').fetchone()[0]}"), CALL
     )
     with pytest.raises(Unavailable, match="nothing was changed"):
@@ -276,7 +276,7 @@ def test_a_full_disk_is_a_store_error_and_loses_nothing(path: Path, store: Sqlit
     assert in_a_child(fill_up) == "('Unavailable', True, 1)"  # the one that is kept, and what was granted: no more
     assert isinstance(acquire(store, ask("second", "kept")), Busy)
     assert isinstance(acquire(store, ask("x", "another")), Grant)
-    assert store.ledger.file.run(lambda each: each.execute("PRAGMA integrity_check").fetchall(), CALL) == [("ok",)]
+    assert store.leases.file.run(lambda each: each.execute("PRAGMA integrity_check").fetchall(), CALL) == [("ok",)]
 
 
 def test_a_network_file_system_is_warned_about_once(
@@ -328,7 +328,7 @@ def test_an_sqlite_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, p
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite:///{}?busy_timeout=0.01"])
-def test_a_long_transaction_of_somebody_else_is_unavailable_after_the_time_and_has_no_effect(
+def test_a_long_transaction_of_another_connection_is_unavailable_after_the_time_limit_and_has_no_effect(
     path: Path, url: str
 ) -> None:
     store = open_engine(url.format(path)).blocking
@@ -362,7 +362,7 @@ def test_a_call_goes_through_as_soon_as_the_other_writer_is_done(path: Path, sto
     assert [type(each) for each in answers] == [Grant]
 
 
-def test_a_file_that_was_deleted_is_noticed_and_made_anew(path: Path, store: SqliteStore) -> None:
+def test_a_deleted_file_is_noticed_and_created_again(path: Path, store: SqliteStore) -> None:
     """Otherwise this process would go on with a file that no other process can see."""
     acquire(store, ask("first"))
     for part in path.parent.iterdir():

@@ -118,7 +118,7 @@ def test_threads_exclude_each_other_through_one_store(store: SqliteStore) -> Non
     assert order == sorted(order)
 
 
-def test_of_many_threads_that_ask_at_once_exactly_one_is_granted(store: SqliteStore) -> None:
+def test_of_many_concurrent_threads_exactly_one_is_granted(store: SqliteStore) -> None:
     barrier = threading.Barrier(12)
     answers: list[Grant | Busy] = []
 

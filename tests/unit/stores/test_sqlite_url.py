@@ -61,5 +61,5 @@ def test_a_url_that_cannot_be_right_is_refused_with_the_field_and_the_fix(url: s
 def test_full_synchronisation_is_used_when_asked_for(path: Path) -> None:
     for word, level in (("normal", 1), ("full", 2)):
         store = open_engine(f"sqlite:///{path}?synchronous={word}").blocking
-        assert store.ledger.file.run(lambda each: each.execute("PRAGMA synchronous").fetchone(), CALL) == (level,)
+        assert store.leases.file.run(lambda each: each.execute("PRAGMA synchronous").fetchone(), CALL) == (level,)
         run_now(store.close())

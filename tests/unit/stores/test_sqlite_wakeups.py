@@ -129,7 +129,7 @@ def test_a_waiter_that_gives_up_hands_on_the_hint_it_has_not_read(store: SqliteS
     run_now(holder.close())
 
 
-def test_a_wait_that_outlasts_its_registration_makes_it_anew(
+def test_a_wait_that_outlasts_its_registration_renews_it(
     store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(colors, "_REFRESH_NS", 5 * MS)
@@ -145,7 +145,7 @@ def test_a_wait_that_outlasts_its_registration_makes_it_anew(
     waiter = threading.Thread(target=listen)
     waiter.start()
     until(lambda: waiters(holder) == 1)
-    holder.ledger.file.run(lambda each: each.execute("DELETE FROM holdfast_listener"), CALL)  # as a sweep would
+    holder.leases.file.run(lambda each: each.execute("DELETE FROM holdfast_listener"), CALL)  # as a sweep would
     until(lambda: waiters(holder) == 1)
     run_now(holder.release("k", "ours", None, 0, CALL))
     waiter.join(PATIENCE)

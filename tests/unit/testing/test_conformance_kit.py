@@ -225,7 +225,7 @@ PLANTED: list[tuple[type[MemoryStore], str]] = [
     (ReleasesWithoutCompare, "a release with another token changes nothing"),
     (RenewsWithoutCompare, "a renewal with another token is refused and changes nothing"),
     (RenewsTheExpired, "an expired lease cannot be renewed"),
-    (ReleasesManyWithoutCompare, "of many that are given back only those of the token are released"),
+    (ReleasesManyWithoutCompare, "of many releases only those of the token take effect"),
     (GivesManyTheFirstAnswer, "of many keys only those that are held are busy"),
     (GivesManyTheFirstAnswer, "many free keys are granted in the order of the asking"),
     (ForgetsTheFenceOfMany, "keys that are asked for together have fences above all earlier ones"),

@@ -1,4 +1,4 @@
-"""What the guard kit is pointed at: one guarded resource, in either colour."""
+"""What the guard kit is pointed at: one guarded resource, in sync or asyncio."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ for the other processes."""
 
 
 class GuardedResource:
-    """A subject in the kit's hands: colour-free, and given fences where the subject is given leases."""
+    """A subject in the kit's hands: color-free, and given fences where the subject is given leases."""
 
     def __init__(self, resource: str, subject: Any) -> None:
         self.resource = resource
@@ -120,5 +120,5 @@ class GuardedResource:
 
 
 async def settled(answer: Any) -> Any:
-    """The answer of a call in either colour."""
+    """The answer of a call in sync or asyncio."""
     return await answer if isawaitable(answer) else answer

@@ -1,8 +1,8 @@
 """What a check of the guard kit is, and how it fails.
 
 A check is an `async def` over a `GuardWorld` that proves one sentence about a guard; the sentence is its name. It
-awaits the guarded resource and the world and nothing else, so it runs in both colours. It fails with `Violation`, which
-is an `AssertionError`: any test runner shows it, and none is needed.
+awaits the guarded resource and the world and nothing else, so it runs in sync and asyncio. It fails with `Violation`,
+which is an `AssertionError`: any test runner shows it, and none is needed.
 """
 
 from __future__ import annotations

@@ -31,22 +31,22 @@ Audit: TypeAlias = Callable[[GuardedResource, Sequence[WriterTally]], Awaitable[
 
 
 @check(proves=("R47",))
-async def writers_at_once_lose_no_acknowledged_update(world: GuardWorld) -> None:
+async def concurrent_writers_lose_no_acknowledged_update(world: GuardWorld) -> None:
     await _in_threads(world, update_in_sections, audit_sections)
 
 
 @check(proves=("R47",))
-async def writers_at_once_never_leave_a_lower_fence_on_top(world: GuardWorld) -> None:
+async def concurrent_writers_never_leave_a_lower_fence_on_top(world: GuardWorld) -> None:
     await _in_threads(world, write_blindly, audit_blind)
 
 
 @check(processes=True, proves=("R47", "R71"))
-async def processes_at_once_lose_no_acknowledged_update(world: GuardWorld) -> None:
+async def concurrent_processes_lose_no_acknowledged_update(world: GuardWorld) -> None:
     await _in_processes(world, update_in_sections, audit_sections)
 
 
 @check(processes=True, proves=("R47", "R71"))
-async def processes_at_once_never_leave_a_lower_fence_on_top(world: GuardWorld) -> None:
+async def concurrent_processes_never_leave_a_lower_fence_on_top(world: GuardWorld) -> None:
     await _in_processes(world, write_blindly, audit_blind)
 
 

@@ -1,4 +1,4 @@
-"""The surroundings in which a check of the guard kit runs: connections, company and pauses, in one colour.
+"""The surroundings in which a check of the guard kit runs: connections, company and pauses, in one color.
 
 `BlockingGuardWorld` never suspends: its checks are driven by `run_now`, its company are threads. `AsyncioGuardWorld`
 runs on an event loop, its company are tasks. Clock: the monotonic one, to bound waiting and to number fences; nothing
@@ -71,7 +71,7 @@ class GuardWorld(ABC):
 
     @abstractmethod
     def drive(self, job: Coroutine[Any, Any, T]) -> T:
-        """Run a job of this colour to its end, from ordinary code."""
+        """Run a job of this color to its end, from ordinary code."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
@@ -144,5 +144,5 @@ class AsyncioGuardWorld(GuardWorld):
 
 
 def world_of(factory: Factory, *, asynchronous: bool, **settings: Any) -> GuardWorld:
-    """The world of a colour."""
+    """The world of a color."""
     return AsyncioGuardWorld(factory, **settings) if asynchronous else BlockingGuardWorld(factory, **settings)

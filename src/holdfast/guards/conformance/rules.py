@@ -97,7 +97,7 @@ async def entering_what_does_not_exist_is_remembered(world: GuardWorld) -> None:
 
 
 @check(proves=("R29", "R47"))
-async def a_section_ends_when_somebody_newer_enters(world: GuardWorld) -> None:
+async def a_section_ends_when_a_newer_holder_enters(world: GuardWorld) -> None:
     older = await world.open_new()
     newer = await world.open(older.resource)
     await older.overwrite(1, "first")
@@ -111,7 +111,7 @@ async def a_section_ends_when_somebody_newer_enters(world: GuardWorld) -> None:
 
 
 @check(proves=("R29", "R47"))
-async def a_section_ends_when_somebody_newer_writes(world: GuardWorld) -> None:
+async def a_section_ends_when_a_newer_holder_writes(world: GuardWorld) -> None:
     older = await world.open_new()
     newer = await world.open(older.resource)
     expect_equal(await older.enter(5), None, "what the older holder read")

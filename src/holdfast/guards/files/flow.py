@@ -1,6 +1,6 @@
-"""What guarded files do, colour-free: admit the holder, take the step, say what came of it.
+"""What guarded files do, color-free: admit the holder, take the step, say what came of it.
 
-Also `FileView`, one file inside a section as it was read, which both colours of `GuardedFile` build on.
+Also `FileView`, one file inside a section as it was read, which sync and asyncio of `GuardedFile` build on.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Presenter:
         resource = f"{method} {origin}{urlsplit(url).path}"
         if isinstance(self._lease, HeldLease) and self._lease.held:
             self.recheck()
-        presented = run_now(self._admission.admit(self._lease, resource, Rule.AT_LEAST, _nobody_knows))
+        presented = run_now(self._admission.admit(self._lease, resource, Rule.AT_LEAST, _unknown_outcome))
         fenced = {} if presented.fence is None else wire.request_headers(presented.key, presented.fence)
         _check_by_hand(headers, fenced)
         return FencedRequest(self, method, origin, presented, fenced)
@@ -178,7 +178,7 @@ class FencedRequest:
         return self._presenter.conclude(self, status, headers)
 
 
-async def _nobody_knows() -> int | None:
+async def _unknown_outcome() -> int | None:
     """What the server has seen is not asked for: that would be a request under a lost lease."""
     return None
 
@@ -218,7 +218,7 @@ def _check_lease(lease: object) -> Bearer:
             f"{type(lease).__name__} is not a lease",
             "pass what acquire() returned; a fence that travelled here is a CarriedFence(key, fence)",
         )
-    bearer: Bearer = lease  # type: ignore[assignment]  # every granted or degraded lease is one of either colour
+    bearer: Bearer = lease  # type: ignore[assignment]  # every granted or degraded lease is one of sync or asyncio
     return bearer
 
 

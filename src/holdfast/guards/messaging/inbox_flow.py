@@ -1,4 +1,4 @@
-"""What a guarded inbox does, colour-free: read the fence off a message, register it, refuse the stale one."""
+"""What a guarded inbox does, color-free: read the fence off a message, register it, refuse the stale one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an outbox does, colour-free: put a message into the caller's own transaction, if its fence is not stale."""
+"""What an outbox does, color-free: put a message into the caller's own transaction, if its fence is not stale."""
 
 from __future__ import annotations
 

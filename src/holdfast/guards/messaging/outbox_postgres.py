@@ -1,4 +1,4 @@
-"""An outbox in Postgres, through psycopg 3, in both colours.
+"""An outbox in Postgres, through psycopg 3, in sync and asyncio.
 
 Several relays work concurrently: each takes a message with a row lock and skips those that others have. The lock lasts
 until the message is marked, in the same transaction, and goes away with the connection of a relay that dies.

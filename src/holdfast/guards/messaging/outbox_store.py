@@ -1,4 +1,4 @@
-"""Where an outbox lies: a SQLite or a Postgres database, through one connection, in one colour.
+"""Where an outbox lies: a SQLite or a Postgres database, through one connection, in one color.
 
 The statements stand in `sql/outbox_steps.sql`, once for both dialects. A connection is the caller's (`Outbox`), whose
 transactions are left alone, or was made for a relay, which then decides itself when something is committed.

@@ -1,4 +1,4 @@
-"""What a relay does, colour-free: take the first message of a key that is due, hand it to the bus, and mark it.
+"""What a relay does, color-free: take the first message of a key that is due, hand it to the bus, and mark it.
 
 A message is marked only after `publish` has returned, so one that was sent and not marked (the relay died, its
 connection broke) is sent again: at least once. The next message of a key is looked for after that, so the order of a

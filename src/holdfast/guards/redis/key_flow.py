@@ -1,4 +1,4 @@
-"""What a guarded Redis key does, colour-free: admit the holder, run one script, say what came of it."""
+"""What a guarded Redis key does, color-free: admit the holder, run one script, say what came of it."""
 
 from __future__ import annotations
 

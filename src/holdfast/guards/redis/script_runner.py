@@ -1,4 +1,4 @@
-"""Running a script through the caller's own redis-py client, in either colour. About as much colour as there is.
+"""Running a script through the caller's own redis-py client, in sync or asyncio. About as much color as there is.
 
 Promises: one script is one request, two when the server does not know it (a restart, a failover, SCRIPT FLUSH: it has
 run nothing then). Errors are Holdfast's. Never closes the client, and never changes a setting of it. Passes text and
@@ -26,7 +26,7 @@ _WANTED = {
 
 
 class ScriptRunner(Protocol):
-    """One colour of running scripts."""
+    """One color of running scripts."""
 
     async def run(self, script: GuardScript, keys: Sequence[bytes], words: Sequence[Word]) -> Any:
         """Run a script and return its reply."""
@@ -95,7 +95,7 @@ class AsyncScriptRunner(_Coded):
 
 
 def calls_of(client: object, *, blocking: bool | None = None) -> ScriptRunner:
-    """The calls of a client, or `BadInput` if it is not one, or not of the colour that is asked for."""
+    """The calls of a client, or `BadInput` if it is not one, or not of the color that is asked for."""
     if isinstance(client, PIPELINES):
         raise BadInput("client", "a pipeline collects commands", "give the client: a step is decided by its answer")
     if isinstance(client, Redis | RedisCluster) and blocking is not False:

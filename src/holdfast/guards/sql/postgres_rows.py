@@ -1,4 +1,4 @@
-"""The rows of a guarded table through psycopg 3, without a colour: statements, values, and what errors mean.
+"""The rows of a guarded table through psycopg 3, without a color: statements, values, and what errors mean.
 
 Promises: what `rows` says, between all connections to one database. The connection is the caller's: if it has a
 transaction open, every step is part of it (and of its rollback), in a savepoint where it takes several statements;
@@ -29,7 +29,7 @@ ISOLATION: Final = SqlQuery("SELECT current_setting('transaction_isolation') AS 
 
 
 class PostgresRows(ABC):
-    """`rows.RowStore` over one psycopg connection; the two colours differ in how a statement is run."""
+    """`rows.RowStore` over one psycopg connection; the two colors differ in how a statement is run."""
 
     def __init__(self, names: TableNames) -> None:
         self._names = names
@@ -125,7 +125,7 @@ class PostgresRows(ABC):
 
 
 def check_connection(connection: object, wanted: type[Any]) -> None:
-    """`BadInput` for what is not a connection, and for one of the other colour."""
+    """`BadInput` for what is not a connection, and for one of the other color."""
     if isinstance(connection, wanted):
         return
     fix = f"give a psycopg.{wanted.__name__}"

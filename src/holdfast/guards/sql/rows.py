@@ -1,4 +1,4 @@
-"""Guarded rows: the steps on a table, written once for every driver and both colours.
+"""Guarded rows: the steps on a table, written once for every driver and sync and asyncio.
 
 Invariants, for one row and its place in the fence ledger (a side table that remembers rows which do not exist):
 
@@ -47,7 +47,7 @@ _TRIES: Final = 5  # for a row that comes and goes; each try fails because of a 
 
 
 class RowStore(Protocol):
-    """One guarded table, on one connection, in one colour. Each method but the first is one statement."""
+    """One guarded table, on one connection, in one color. Each method but the first is one statement."""
 
     def transaction(self) -> AbstractAsyncContextManager[object]:
         """One transaction around the block, rolled back if it raises; a savepoint if the caller has one open."""

@@ -1,4 +1,4 @@
-"""What a guarded table does, colour-free: admit the holder, take the step, say what came of it."""
+"""What a guarded table does, color-free: admit the holder, take the step, say what came of it."""
 
 from __future__ import annotations
 

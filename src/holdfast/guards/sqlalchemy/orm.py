@@ -81,7 +81,7 @@ class EntityRows(SqlalchemyRows):
 
 
 class EntityFlow(TableFlow):
-    """The steps of one guarded class on one session, for both colours."""
+    """The steps of one guarded class on one session, for sync and asyncio."""
 
     def __init__(self, session: Session, entity: type[Any], settings: TableSettings, allow_degraded: bool) -> None:
         self.session = session

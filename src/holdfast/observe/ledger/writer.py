@@ -108,14 +108,14 @@ class Ledger:
         self._keep_age_ns = None if keep_age is None else duration_ns("keep_age", keep_age, low_ns=NS)
         self._sync = sync is not None
         self._clock = clock or SystemClock()
-        self._start_anew()
+        self._start_again()
         tick_s = duration_ns("sync", 60.0 if sync is None else sync, high_ns=3600 * NS) / NS
         self._background_writer: BackgroundWriter[Record] = BackgroundWriter(
             "holdfast-ledger", self._write, self._tick, room=_count("room", room, 1), tick_s=tick_s
         )
         _LEDGERS.add(self)
 
-    def _start_anew(self) -> None:
+    def _start_again(self) -> None:
         self._file: int | None = None
         self._name = ""  # of this process; made with its first file
         self._name_is_safe = False  # the directory was synced since the file was made
@@ -173,7 +173,7 @@ class Ledger:
         """In a child process: the open file is the parent's. The child begins one of its own when it has something."""
         if self._file is not None:
             os.close(self._file)
-        self._start_anew()
+        self._start_again()
 
     # What follows runs on the scribe's thread alone, or after it has ended.
 

@@ -27,7 +27,7 @@ SOURCES: Final = frozenset({"lock", "burst", "leases", "guards"})  # of the metr
 
 
 class HasManager(Protocol):
-    """A `Locks` of either colour."""
+    """A `Locks` of sync or asyncio."""
 
     @property
     def manager(self) -> LeaseManager:

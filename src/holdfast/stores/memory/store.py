@@ -86,7 +86,7 @@ class _AsyncioWatch:
 
 
 class MemoryStore:
-    """`ports.Store` on a `MemoryTable`. No call ever suspends, save waiting on a watch: there is the colour."""
+    """`ports.Store` on a `MemoryTable`. No call ever suspends, save waiting on a watch: there is the color."""
 
     def __init__(self, table: MemoryTable | None = None, *, asynchronous: bool = False) -> None:
         self.table = table or MemoryTable()
@@ -149,7 +149,7 @@ class MemoryStore:
 
 
 class MemoryEngine:
-    """One table and its stores in both colours."""
+    """One table and its stores in sync and asyncio."""
 
     def __init__(self, table: MemoryTable | None = None, *, url: str = "memory://") -> None:
         self.table = table or MemoryTable()

@@ -74,7 +74,7 @@ class TableSnapshot:
 
 
 class MemoryTable:
-    """The state behind any number of memory stores, of both colours, on any thread. Every method is one atomic step."""
+    """The state behind any number of memory stores, sync and asyncio, on any thread. Every method is atomic."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()

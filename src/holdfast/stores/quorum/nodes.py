@@ -26,7 +26,7 @@ SLOW_NS = 5 * NS  # for how long a slow node is asked last
 
 
 class QuorumNodes:
-    """Several stores of one colour, and the runner that asks them."""
+    """Several stores of one color, and the runner that asks them."""
 
     def __init__(
         self, stores: Sequence[Store], runner: NodeRunner, clock: Clock, slow_until_ns: list[int], hedge_ns: int

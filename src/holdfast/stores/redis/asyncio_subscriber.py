@@ -1,8 +1,8 @@
 """Wake-ups for tasks: one listening connection per loop, on which each waiter has a channel of its own.
 
-Promises: an ear hears what was published to it after `open` returned, or is woken because it may have missed something:
-when the connection breaks, and again when it is back. Never raises from `hear`. A subscription serves one waiter after
-the other; only a few are kept while idle. Clock: the loop's.
+Promises: a subscription hears what was published to it after `open` returned, or is woken because it may have missed
+something: when the connection breaks, and again when it is back. Never raises from `wait`. A subscription serves one
+waiter after the other; only a few are kept while idle. Clock: the loop's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.stores.redis.url import RedisAddress
 from holdfast.types import NS
 
 CONFIRM_NS = 2 * NS
-DOUBT_S = 1.0  # a connection that has said nothing for longer has to confirm an idle ear before that is trusted
+DOUBT_S = 1.0  # a connection that was silent for longer has to confirm an idle subscription
 IDLE_MAX = 64
 AGAIN_MIN_S, AGAIN_MAX_S = 0.05, 2.0
 
@@ -35,38 +35,38 @@ class AsyncioSubscriber:
     def _start(self) -> None:
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._link: MuxConnection | None = None
-        self._heard_at = 0.0
-        self._ears: dict[bytes, AsyncioSubscription] = {}  # by channel: those in use, and the idle ones
+        self._received_at = 0.0
+        self._subscriptions: dict[bytes, AsyncioSubscription] = {}  # by channel: those in use, and the idle ones
         self._idle: list[AsyncioSubscription] = []
         # What was asked of the connection and not answered yet, in order: a subscription, or None for an end of one.
         self._asked: deque[AsyncioSubscription | None] = deque()
         self._again: asyncio.Task[None] | None = None
 
     async def open(self, timeout_ns: int) -> AsyncioSubscription:
-        """An ear that the server has confirmed: an idle one, confirmed again if its connection was long silent."""
+        """A confirmed subscription: an idle one is confirmed again if its connection was silent for long."""
         self._check_home()
         if self._idle:
-            ear = self._idle.pop()
-            if asyncio.get_running_loop().time() - self._heard_at < DOUBT_S:
-                return ear
-            ear.settled.clear()
+            subscription = self._idle.pop()
+            if asyncio.get_running_loop().time() - self._received_at < DOUBT_S:
+                return subscription
+            subscription.settled.clear()
         else:
-            ear = AsyncioSubscription(self, f"{self._address.namespace}:ear:{secrets.token_hex(8)}")
-            self._ears[ear.channel] = ear
+            subscription = AsyncioSubscription(self, f"{self._address.namespace}:ear:{secrets.token_hex(8)}")
+            self._subscriptions[subscription.channel] = subscription
         try:
             async with asyncio.timeout(timeout_ns / NS):
                 await self._listen(self._mux.deadline(timeout_ns))
-                await ear.settled.wait()
+                await subscription.settled.wait()
         except TimeoutError as error:
-            ear.close(sound=False)
+            subscription.close(sound=False)
             raise Unavailable(f"redis at {self._address} did not confirm a subscription in time") from error
         except BaseException:
-            ear.close(sound=False)
+            subscription.close(sound=False)
             raise
-        if ear.refused is not None:
-            ear.close(sound=False)
-            raise type(ear.refused)(str(ear.refused)) from ear.refused
-        return ear
+        if subscription.refused is not None:
+            subscription.close(sound=False)
+            raise type(subscription.refused)(str(subscription.refused)) from subscription.refused
+        return subscription
 
     def _check_home(self) -> None:
         """In another process or on another loop everything starts empty; the mux says when that is not allowed."""
@@ -81,36 +81,42 @@ class AsyncioSubscriber:
         if link is not self._link:
             self._link = link
             self._asked.clear()
-            link.on_push = self._heard
+            link.on_push = self._received
             link.on_lost = self._lost
-            for ear in self._ears.values():
-                ear.settled.clear()
-        asked = {ear for ear in self._asked if ear is not None}
-        for ear in self._ears.values():
-            if not ear.settled.is_set() and ear not in asked:
-                self._ask(link, "SUBSCRIBE", ear)
+            for subscription in self._subscriptions.values():
+                subscription.settled.clear()
+        asked = {subscription for subscription in self._asked if subscription is not None}
+        for subscription in self._subscriptions.values():
+            if not subscription.settled.is_set() and subscription not in asked:
+                self._ask(link, "SUBSCRIBE", subscription)
 
-    def _ask(self, link: MuxConnection, verb: str, ear: AsyncioSubscription) -> None:
-        self._asked.append(ear if verb == "SUBSCRIBE" else None)
-        link.write(pack((verb, ear.channel)))
+    def _ask(self, link: MuxConnection, verb: str, subscription: AsyncioSubscription) -> None:
+        self._asked.append(subscription if verb == "SUBSCRIBE" else None)
+        link.write(pack((verb, subscription.channel)))
 
-    def give_back(self, ear: AsyncioSubscription, *, sound: bool) -> None:
-        """The waiter is done. The ear is kept for the next one, or its channel is unsubscribed."""
-        if self._home is None or self._home[0] != os.getpid() or self._ears.get(ear.channel) is not ear:
+    def put_back(self, subscription: AsyncioSubscription, *, sound: bool) -> None:
+        """The waiter is done. The subscription is kept for the next one, or its channel is unsubscribed."""
+        if (
+            self._home is None
+            or self._home[0] != os.getpid()
+            or self._subscriptions.get(subscription.channel) is not subscription
+        ):
             return  # of a connection that is gone, or of another process
-        if sound and ear.settled.is_set() and ear.refused is None and len(self._idle) < IDLE_MAX:
-            self._idle.append(ear)
+        if sound and subscription.settled.is_set() and subscription.refused is None and len(self._idle) < IDLE_MAX:
+            self._idle.append(subscription)
             return
-        del self._ears[ear.channel]
-        if self._link is not None and not self._link.closed and ear.refused is None:
-            self._ask(self._link, "UNSUBSCRIBE", ear)
+        del self._subscriptions[subscription.channel]
+        if self._link is not None and not self._link.closed and subscription.refused is None:
+            self._ask(self._link, "UNSUBSCRIBE", subscription)
 
-    def _heard(self, reply: Reply) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+    def _received(self, reply: Reply) -> None:
+        self._received_at = asyncio.get_running_loop().time()
         if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
-            ear = self._ears.get(reply[1])
-            if ear is not None and reply[2] == ear.word.encode():  # or it was meant for an earlier waiter
-                ear.wake()
+            subscription = self._subscriptions.get(reply[1])
+            if (
+                subscription is not None and reply[2] == subscription.entry.encode()
+            ):  # or it was meant for an earlier waiter
+                subscription.wake()
             return
         asked = self._asked.popleft() if self._asked else None
         if asked is not None:
@@ -125,20 +131,20 @@ class AsyncioSubscriber:
         self._link = None
         self._asked.clear()
         for idle in self._idle:
-            del self._ears[idle.channel]
+            del self._subscriptions[idle.channel]
         self._idle.clear()
-        for ear in self._ears.values():
-            ear.settled.clear()
-            ear.broken = True
-            ear.wake()
-        if self._ears and self._again is None:
+        for subscription in self._subscriptions.values():
+            subscription.settled.clear()
+            subscription.broken = True
+            subscription.wake()
+        if self._subscriptions and self._again is None:
             self._again = asyncio.get_running_loop().create_task(self._listen_again())
 
     async def _listen_again(self) -> None:
         """Reconnect for as long as a waiter is left."""
         pause = AGAIN_MIN_S
         try:
-            while self._ears and (self._link is None or self._link.closed):
+            while self._subscriptions and (self._link is None or self._link.closed):
                 try:
                     await self._listen(self._mux.deadline(CONFIRM_NS))
                 except BackendError:
@@ -148,12 +154,12 @@ class AsyncioSubscriber:
             self._again = None
 
     async def close(self) -> None:
-        """Give the connection back. Ears that are still open hear nothing more, and poll."""
+        """Give the connection back. Subscriptions that are still open hear nothing more, and poll."""
         self._check_home()
         again = self._again
-        for ear in self._ears.values():
-            ear.wake()
-        self._ears.clear()
+        for subscription in self._subscriptions.values():
+            subscription.wake()
+        self._subscriptions.clear()
         self._idle.clear()
         if again is not None:
             again.cancel()
@@ -162,24 +168,24 @@ class AsyncioSubscriber:
 
 
 class AsyncioSubscription:
-    """One channel, and the waiter that it is lent to: a `waiter.Ear`."""
+    """One channel, and the waiter that it is lent to: a `WakeupSubscription`."""
 
-    __slots__ = ("_channel", "_ears", "_hint", "_number", "_waiter", "broken", "channel", "refused", "settled")
+    __slots__ = ("_channel", "_hint", "_number", "_subscriber", "_waiter", "broken", "channel", "refused", "settled")
 
-    def __init__(self, ears: AsyncioSubscriber, channel: str) -> None:
+    def __init__(self, subscriber: AsyncioSubscriber, channel: str) -> None:
         self.channel = channel.encode()
         self.settled = asyncio.Event()  # the server has confirmed it, or refused it
         self.refused: BackendError | None = None
         self.broken = False  # it was lost and is not back yet: something may go unheard
-        self._ears = ears
+        self._subscriber = subscriber
         self._channel = channel
         self._number = 0
         self._hint = False
         self._waiter: asyncio.Future[None] | None = None
 
     @property
-    def word(self) -> str:
-        """See `waiter.Ear`."""
+    def entry(self) -> str:
+        """See `WakeupSubscription`."""
         return f"{self._channel} {self._number}"
 
     def wake(self) -> None:
@@ -188,8 +194,8 @@ class AsyncioSubscription:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def hear(self, timeout_ns: int) -> bool:
-        """See `waiter.Ear`."""
+    async def wait(self, timeout_ns: int) -> bool:
+        """See `WakeupSubscription`."""
         if not self._hint:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -203,10 +209,10 @@ class AsyncioSubscription:
         return heard
 
     def close(self, *, sound: bool) -> None:
-        """See `waiter.Ear`."""
+        """See `WakeupSubscription`."""
         self._number += 1
         self._hint = False
-        self._ears.give_back(self, sound=sound)
+        self._subscriber.put_back(self, sound=sound)
 
 
 def _end(waiter: asyncio.Future[None]) -> None:

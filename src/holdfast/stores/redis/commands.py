@@ -1,4 +1,4 @@
-"""Asking the server through a driver of either colour: scripts by hash, and what may be asked twice.
+"""Asking the server through a driver of sync or asyncio: scripts by hash, and what may be asked twice.
 
 When a connection breaks after a request was sent, the client does not know whether it took effect. Asking again is
 allowed once,

@@ -1,4 +1,4 @@
-"""Leases in one Redis or Valkey server (6.2 or newer), written once for both colours over a driver.
+"""Leases in one Redis or Valkey server (6.2 or newer), written once for sync and asyncio over a driver.
 
 Promises: every change is one script, so one atomic step; one round trip to acquire with a fence, one to release, one
 for a tick of renewals. A lock is a plain string, set if absent and with an expiry, that begins with the readable owner:
@@ -35,13 +35,13 @@ __all__ = ["CAPABILITIES", "RedisEngine", "RedisStore", "open_engine"]
 
 
 class RedisEngine:
-    """One server and its stores in both colours. Opening it sends nothing; a store connects when it is first used."""
+    """One server and its sync and asyncio stores. Opening it sends nothing; a store connects at its first use."""
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
         self._pool = ConnectionPool(address)
-        self._ears = SyncSubscriber(address)
-        self._blocking = ManyRedisStore(address, self._pool, self._ears)
+        self._subscriber = SyncSubscriber(address)
+        self._blocking = ManyRedisStore(address, self._pool, self._subscriber)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -59,7 +59,7 @@ class RedisEngine:
 
     def close(self) -> None:
         """Close the idle connections of the blocking store. Asyncio stores are closed by their users."""
-        self._ears.close_idle()
+        self._subscriber.close_idle()
         self._pool.close_idle()
 
     def __repr__(self) -> str:

@@ -6,8 +6,8 @@ its token has the key or has it not; a release is not, so what became of it stay
 
 `ports.Store` on one Redis or Valkey server: what is asked and what the answers mean. See `redis` for the promises.
 
-Written once for both colours: it awaits a driver, and nothing in it knows whether that blocks or suspends. No answer is
-believed before it has been checked: what cannot be read is an unknown outcome, never a grant.
+Written once for sync and asyncio: it awaits a driver, and nothing in it knows whether that blocks or suspends. No
+answer is believed before it has been checked: what cannot be read is an unknown outcome, never a grant.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from holdfast.stores.redis.protocol import (
     unknown_command,
 )
 from holdfast.stores.redis.url import RedisAddress
-from holdfast.stores.redis.waiter import LINE_NS, RedisWatch, WakeupSubscriber
+from holdfast.stores.redis.waiter import QUEUE_TTL_NS, RedisWatch, WakeupSubscriber
 from holdfast.types import MS, NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
 
 CAPABILITIES: Final = Capabilities(
@@ -64,19 +64,19 @@ _ALL_RENEWED = b"1" * KEYS_A_CALL
 
 
 class RedisStore:
-    """`ports.Store` on one server, in the colour of its driver."""
+    """`ports.Store` on one server, in the color of its driver."""
 
-    def __init__(self, address: RedisAddress, driver: Driver, ears: WakeupSubscriber) -> None:
+    def __init__(self, address: RedisAddress, driver: Driver, subscriber: WakeupSubscriber) -> None:
         self._address = address
         self._driver = driver
-        self._asker = CommandRetrier(driver)
-        self._ears = ears
+        self._commands = CommandRetrier(driver)
+        self._subscriber = subscriber
         self._prefix = address.prefix
         self._fence_key = f"{address.namespace}:fence"
         self._audit_key = f"{address.namespace}:audit"
         self._reserved = (self._fence_key, self._audit_key)
         self._fences = f"{self._fence_key}:"  # of guards, whose names for records have no braces that set them apart
-        self._lines = f"{address.namespace}:ears:"
+        self._hint_queues = f"{address.namespace}:ears:"
         self._queues = f"{address.namespace}:queue:"
         self._tickets = f"{address.namespace}:tickets:"
         # The newest waiter of each lock. Of all waiters of a process only one gets past the local mutex and asks;
@@ -98,11 +98,11 @@ class RedisStore:
         watch = self._watches.get(lock)
         if ask.floor:
             least = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns), str(ask.floor))
-            reply = await self._asker.run(_ACQUIRE_RAISED, 2, least, deadline)
+            reply = await self._commands.run(_ACQUIRE_RAISED, 2, least, deadline)
         elif watch is None and ask.ticket is None:
-            reply = await self._asker.run(ACQUIRE, 2, self._acquire_words(ask, head), deadline)
+            reply = await self._commands.run(ACQUIRE, 2, self._acquire_words(ask, head), deadline)
         else:
-            reply = await self._ask_in_line(ask, lock, head, watch, deadline)
+            reply = await self._ask_queued(ask, lock, head, watch, deadline)
         if type(reply) is bytes:
             return self._granted(ask, head, reply)
         if isinstance(reply, ReplyError):
@@ -118,24 +118,24 @@ class RedisStore:
     def _acquire_words(self, ask: AcquireRequest, head: str) -> tuple[Word, ...]:
         return (self._lock(ask.key), self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
 
-    async def _ask_in_line(
+    async def _ask_queued(
         self, ask: AcquireRequest, lock: str, head: str, watch: RedisWatch | None, deadline: int
     ) -> Reply:
-        """Ask with a ticket, with an ear, or with both. If the key is taken, the same step queues the ear."""
+        """Ask with a ticket, a subscription, or both. If the key is taken, the same step queues the subscription."""
         if watch is not None and not watch.may_ask:
             watch = None
         keys: tuple[Word, ...] = (lock, self._fence_key)
         words: tuple[Word, ...] = (head, ask.token, milliseconds(ask.ttl_ns))
         if ask.ticket is not None:
-            keys += (*self._queue(lock), self._line(lock))
-            ear = "" if watch is None else watch.word
-            words += (ask.ticket, milliseconds(ask.ticket_ttl_ns), ear, milliseconds(LINE_NS))
+            keys += (*self._queue(lock), self._hint_queue(lock))
+            subscription = "" if watch is None else watch.entry
+            words += (ask.ticket, milliseconds(ask.ticket_ttl_ns), subscription, milliseconds(QUEUE_TTL_NS))
         elif watch is not None:
-            keys += (self._line(lock),)
-            words += (watch.word, str(watch.ahead_us), milliseconds(LINE_NS))
+            keys += (self._hint_queue(lock),)
+            words += (watch.entry, str(watch.ahead_us), milliseconds(QUEUE_TTL_NS))
         script = ACQUIRE if ask.ticket is None else _ACQUIRE_FAIR
         try:
-            reply = await self._asker.run(script, len(keys), (*keys, *words), deadline)
+            reply = await self._commands.run(script, len(keys), (*keys, *words), deadline)
         except BaseException as error:
             if watch is not None:
                 watch.unanswered(error)
@@ -175,7 +175,7 @@ class RedisStore:
             return []
         calls = [self._renewal_words(chunk) for chunk in chunks]
         packed = b"".join([_RENEW.by_hash(len(chunk), call) for chunk, call in zip(chunks, calls, strict=True)])
-        replies = await self._asker.call_all(packed, len(chunks), deadline)
+        replies = await self._commands.call_all(packed, len(chunks), deadline)
         answers: list[bool | None] = []
         trouble: BackendError | None = None
         for chunk, call, reply in zip(chunks, calls, replies, strict=False):
@@ -201,7 +201,7 @@ class RedisStore:
     ) -> Sequence[bool | None]:
         size, reply = len(chunk), first
         if is_noscript(reply):
-            reply = await self._asker.run(_RENEW, size, call, deadline)
+            reply = await self._commands.run(_RENEW, size, call, deadline)
         if forbids_scripts(reply):
             return await self._renew_by_compare(size, call, reply, deadline)
         if isinstance(reply, ReplyError):
@@ -218,7 +218,7 @@ class RedisStore:
         """Where scripts are forbidden: SET … IFEQ (Redis 8.4, Valkey 8.1) writes the same value with a new expiry."""
         each = zip(call[:size], call[size : 2 * size], call[2 * size :], strict=True)
         packed = b"".join([pack(("SET", lock, value, "IFEQ", value, "PX", ms)) for lock, value, ms in each])
-        replies = await self._asker.call_all(packed, size, deadline)
+        replies = await self._commands.call_all(packed, size, deadline)
         if isinstance(replies[0], ReplyError):
             raise refusal(refused if unknown_command(replies[0]) else replies[0], self._address)
         meaning: dict[object, bool] = {b"OK": True, None: False}
@@ -239,11 +239,11 @@ class RedisStore:
         expected, how = f" {token}", "end"
         if claim is not None and claim.endswith(expected):
             expected, how = claim, ""
-        words = (lock, self._line(lock), expected, how, milliseconds(max(0, keep_ns)))
+        words = (lock, self._hint_queue(lock), expected, how, milliseconds(max(0, keep_ns)))
         try:
-            reply = await self._asker.run_once(RELEASE, 2, words, deadline)
+            reply = await self._commands.run_once(RELEASE, 2, words, deadline)
         except ConnectionBroken as severed:
-            reply = await self._asker.once_more(severed, RELEASE, 2, words, deadline)
+            reply = await self._commands.once_more(severed, RELEASE, 2, words, deadline)
             if reply != 1:
                 raise
         if forbids_scripts(reply) and not how and keep_ns <= 0:
@@ -263,22 +263,22 @@ class RedisStore:
         return refused
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
-        """See `ports.Store.inspect`. Waiters: the tickets, or the queued ears, whichever is more."""
+        """See `ports.Store.inspect`. Waiters: the tickets, or the queued subscriptions, whichever is more."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
-        reply = await self._asker.run(_INSPECT, 3, self._inspection([lock]), deadline)
+        reply = await self._commands.run(_INSPECT, 3, self._inspection([lock]), deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
         match reply:
             case [None]:
                 return None
-            case [[bytes(value), int(left_ms), int(tickets), int(ears)]]:
-                return holding(key, value, left_ms, max(tickets, ears))
+            case [[bytes(value), int(left_ms), int(tickets), int(listeners)]]:
+                return holding(key, value, left_ms, max(tickets, listeners))
         raise garbled(self._address, "an inspection")
 
     async def time_ns(self, timeout_ns: int) -> int:
         """See `ports.TellsTime`."""
-        reply = await self._asker.call(pack(("TIME",)), self._driver.deadline(timeout_ns))
+        reply = await self._commands.call(pack(("TIME",)), self._driver.deadline(timeout_ns))
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address)
         match reply:
@@ -294,7 +294,7 @@ class RedisStore:
         cursor: Reply = b"0"
         while True:
             scan = pack(("SCAN", cursor, "MATCH", pattern, "COUNT", str(_SCAN_COUNT), "TYPE", "string"))
-            reply = await self._asker.call(scan, deadline)
+            reply = await self._commands.call(scan, deadline)
             if isinstance(reply, ReplyError):
                 raise refusal(reply, self._address)
             match reply:
@@ -309,7 +309,7 @@ class RedisStore:
                 return heapq.nsmallest(max(0, limit), found.values(), key=lambda each: each.key)
 
     async def _read(self, locks: list[str], deadline: int) -> dict[str, Holding]:
-        reply = await self._asker.run(_INSPECT, 3 * len(locks), self._inspection(locks), deadline)
+        reply = await self._commands.run(_INSPECT, 3 * len(locks), self._inspection(locks), deadline)
         if isinstance(reply, ReplyError):
             if str(reply).startswith("HFTYPE"):
                 return {}  # the only one asked for became something else since the scan
@@ -319,8 +319,8 @@ class RedisStore:
         result: dict[str, Holding] = {}
         for lock, answer in zip(locks, reply, strict=True):
             match answer:
-                case [bytes(value), int(left_ms), int(tickets), int(ears)]:
-                    known = holding(lock.removeprefix(self._prefix), value, left_ms, max(tickets, ears))
+                case [bytes(value), int(left_ms), int(tickets), int(listeners)]:
+                    known = holding(lock.removeprefix(self._prefix), value, left_ms, max(tickets, listeners))
                     if known.fence is not None:
                         result[known.key] = known
         return result
@@ -329,8 +329,8 @@ class RedisStore:
         """See `ports.Store.force_release`. Never asked twice: that would write a second, or an empty, audit record."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
-        words = (lock, self._fence_key, self._audit_key, self._line(lock), key, actor, reason, str(AUDIT_MAX))
-        reply = await self._asker.run_once(_FORCE, 4, words, deadline)
+        words = (lock, self._fence_key, self._audit_key, self._hint_queue(lock), key, actor, reason, str(AUDIT_MAX))
+        reply = await self._commands.run_once(_FORCE, 4, words, deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
         if reply is None:
@@ -345,7 +345,7 @@ class RedisStore:
         deadline = self._driver.deadline(timeout_ns)
         if limit <= 0:
             return []
-        reply = await self._asker.call(pack(("XREVRANGE", self._audit_key, "+", "-", "COUNT", str(limit))), deadline)
+        reply = await self._commands.call(pack(("XREVRANGE", self._audit_key, "+", "-", "COUNT", str(limit))), deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, self._audit_key)
         try:
@@ -360,15 +360,17 @@ class RedisStore:
         """See `ports.Store.leave`."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
-        words = (lock, *self._queue(lock), self._line(lock), ticket)
-        reply = await self._asker.run(_LEAVE, 4, words, deadline)
+        words = (lock, *self._queue(lock), self._hint_queue(lock), ticket)
+        reply = await self._commands.run(_LEAVE, 4, words, deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
 
     async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`. The next ask for the key queues the waiter; if it does not, its wait does."""
         lock = self._lock(key)
-        watch = RedisWatch(self._asker, await self._ears.open(timeout_ns), lock, self._line(lock), self._forget)
+        watch = RedisWatch(
+            self._commands, await self._subscriber.open(timeout_ns), lock, self._hint_queue(lock), self._forget
+        )
         try:
             self._watches[lock] = watch
             return watch  # noqa: TRY300 - until it is returned it can be interrupted
@@ -382,7 +384,7 @@ class RedisStore:
 
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`."""
-        reply = await self._asker.call(pack(("PING",)), self._driver.deadline(timeout_ns))
+        reply = await self._commands.call(pack(("PING",)), self._driver.deadline(timeout_ns))
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address)
         if reply != b"PONG":
@@ -390,7 +392,7 @@ class RedisStore:
 
     async def close(self) -> None:
         """See `ports.Store.close`."""
-        await self._ears.close()
+        await self._subscriber.close()
         await self._driver.close()
 
     def _lock(self, key: str) -> str:
@@ -402,13 +404,13 @@ class RedisStore:
     def _queue(self, lock: str) -> tuple[str, str]:
         return f"{self._queues}{{{lock}}}", f"{self._tickets}{{{lock}}}"
 
-    def _line(self, lock: str) -> str:
-        return f"{self._lines}{{{lock}}}"
+    def _hint_queue(self, lock: str) -> str:
+        return f"{self._hint_queues}{{{lock}}}"
 
     def _inspection(self, locks: list[str]) -> list[Word]:
         words: list[Word] = []
         for lock in locks:
-            words += (lock, f"{self._tickets}{{{lock}}}", self._line(lock))
+            words += (lock, f"{self._tickets}{{{lock}}}", self._hint_queue(lock))
         words.append(str(VALUE_MAX))
         return words
 
@@ -424,7 +426,7 @@ class ManyRedisStore(RedisStore):
         heads = [self._head(ask) for ask in asks]
         calls = [self._acquire_words(ask, head) for ask, head in zip(asks, heads, strict=True)]
         packed = b"".join([ACQUIRE.by_hash(2, words) for words in calls])
-        replies = await self._asker.call_all(packed, len(asks), deadline)
+        replies = await self._commands.call_all(packed, len(asks), deadline)
         answers: list[Grant | Busy] = []
         for at, ask in enumerate(asks):
             reply = replies[at] if at < len(replies) else None
@@ -454,4 +456,4 @@ class ManyRedisStore(RedisStore):
     def _release_words(self, grant: Grant) -> tuple[Word, ...]:
         lock, ending = self._lock(grant.key), f" {grant.token}"
         known = grant.claim.endswith(ending)
-        return (lock, self._line(lock), grant.claim if known else ending, "" if known else "end", "0")
+        return (lock, self._hint_queue(lock), grant.claim if known else ending, "" if known else "end", "0")

@@ -217,7 +217,7 @@ class ConnectionPool:
         except BaseException as error:
             self.drop(connection, error)
             raise
-        self.give_back(connection)
+        self.put_back(connection)
         return reply
 
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
@@ -229,7 +229,7 @@ class ConnectionPool:
             self.drop(connection, error)
             raise
         if len(replies) == count:
-            self.give_back(connection)
+            self.put_back(connection)
         else:
             self.drop(connection, None)
         return replies
@@ -248,7 +248,7 @@ class ConnectionPool:
             self.drop(connection, None)
         return self._open_or_wait(deadline_ns)
 
-    def give_back(self, connection: Connection) -> None:
+    def put_back(self, connection: Connection) -> None:
         """The connection has answered everything it was asked."""
         connection.used_ns = time.monotonic_ns()
         self._idle.append(connection)

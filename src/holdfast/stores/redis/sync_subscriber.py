@@ -1,12 +1,12 @@
 """Wake-ups for blocking waiters: a waiter listens on a connection of its own, without a thread in between.
 
 A listener thread shared by all waiters would cost a hand-over between threads (120 to 190 µs) for each wake-up. Of all
-threads that wait for one key only one gets past the local mutex, so ears are few. They are bounded all the same: beyond
-the bound a waiter is deaf and polls, which every waiter must be able to do anyway.
+threads that wait for one key only one gets past the local mutex, so subscriptions are few. They are bounded all the
+same: beyond the bound a waiter is deaf and polls, which every waiter must be able to do anyway.
 
-Promises: an ear hears what was published to it after `open` returned, or wakes its waiter because it may have missed
-something. Never raises from `hear`: a hint is not worth an error. A subscription is made once for each connection, and
-serves one waiter after the other. Clock: monotonic.
+Promises: a subscription hears what was published to it after `open` returned, or wakes its waiter because it may have
+missed something. Never raises from `wait`: a hint is not worth an error. A subscription is made once for each
+connection, and serves one waiter after the other. Clock: monotonic.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from holdfast.stores.redis.sync_driver import Connection
 from holdfast.stores.redis.url import RedisAddress
 from holdfast.types import MS, NS
 
-EARS_MAX = 128
+SUBSCRIPTIONS_MAX = 128
 IDLE_MAX = 8
-DOUBT_NS = NS  # an ear that was idle for longer is confirmed before it is trusted
+DOUBT_NS = NS  # a subscription that was idle for longer is confirmed before it is trusted
 
 
 class SyncSubscriber:
@@ -37,40 +37,40 @@ class SyncSubscriber:
 
     def _start(self) -> None:
         self._idle: deque[SyncSubscription] = deque()
-        # Weak: the ear of a waiter that was interrupted before it had it does not count.
+        # Weak: the subscription of a waiter that was interrupted before it had it does not count.
         self._in_use: weakref.WeakSet[SyncSubscription] = weakref.WeakSet()
         self._pid = os.getpid()  # last: in a child, an interrupt before it repeats the others
 
     async def open(self, timeout_ns: int) -> SyncSubscription:
-        """An ear: an idle one if it still lives, else a new one, which the server has confirmed."""
+        """A subscription: an idle one if it still lives, else a new one, which the server has confirmed."""
         if self._pid != os.getpid():
             self._leave_to_parent()
-        if len(self._in_use) >= EARS_MAX:
-            raise Unavailable(f"{EARS_MAX} waiters listen already; this one has to poll")
+        if len(self._in_use) >= SUBSCRIPTIONS_MAX:
+            raise Unavailable(f"{SUBSCRIPTIONS_MAX} waiters listen already; this one has to poll")
         deadline_ns = time.monotonic_ns() + timeout_ns
         while True:
             try:
-                ear = self._idle.pop()
+                subscription = self._idle.pop()
             except IndexError:
                 break
-            if ear.sound(deadline_ns):
-                self._in_use.add(ear)
-                return ear
-        ear = SyncSubscription(self, self._address)
-        self._in_use.add(ear)
+            if subscription.sound(deadline_ns):
+                self._in_use.add(subscription)
+                return subscription
+        subscription = SyncSubscription(self, self._address)
+        self._in_use.add(subscription)
         try:
-            ear.listen(deadline_ns)
+            subscription.listen(deadline_ns)
         except BaseException:
-            ear.close(sound=False)
+            subscription.close(sound=False)
             raise
-        return ear
+        return subscription
 
-    def give_back(self, ear: SyncSubscription, *, sound: bool) -> bool:
-        """The waiter is done. True: the ear is kept for the next one."""
-        self._in_use.discard(ear)
+    def put_back(self, subscription: SyncSubscription, *, sound: bool) -> bool:
+        """The waiter is done. True: the subscription is kept for the next one."""
+        self._in_use.discard(subscription)
         if not sound or self._pid != os.getpid() or len(self._idle) >= IDLE_MAX:
             return False
-        self._idle.append(ear)
+        self._idle.append(subscription)
         return True
 
     async def close(self) -> None:
@@ -78,7 +78,7 @@ class SyncSubscriber:
         self.close_idle()
 
     def close_idle(self) -> None:
-        """Close what is idle. Ears in use are closed by their waiters."""
+        """Close what is idle. Subscriptions in use are closed by their waiters."""
         if self._pid != os.getpid():
             self._leave_to_parent()
         while True:
@@ -90,15 +90,15 @@ class SyncSubscriber:
     def _leave_to_parent(self) -> None:
         inherited = self._idle
         self._start()
-        for ear in inherited:
-            ear.hang_up()
+        for subscription in inherited:
+            subscription.hang_up()
 
 
 class SyncSubscription:
-    """One channel, and the connection that listens to it and to nothing else: a `waiter.Ear`."""
+    """One channel, and the connection that listens to it and to nothing else: a `WakeupSubscription`."""
 
-    def __init__(self, ears: SyncSubscriber, address: RedisAddress) -> None:
-        self._ears = ears
+    def __init__(self, subscriber: SyncSubscriber, address: RedisAddress) -> None:
+        self._subscriber = subscriber
         self._address = address
         self._channel = f"{address.namespace}:ear:{secrets.token_hex(8)}"
         self._number = 0
@@ -106,8 +106,8 @@ class SyncSubscription:
         self._pid = os.getpid()
 
     @property
-    def word(self) -> str:
-        """See `waiter.Ear`."""
+    def entry(self) -> str:
+        """See `WakeupSubscription`."""
         return f"{self._channel} {self._number}"
 
     def listen(self, deadline_ns: int) -> None:
@@ -132,7 +132,7 @@ class SyncSubscription:
                 return
 
     def sound(self, deadline_ns: int) -> bool:
-        """Whether an idle ear can be trusted again; if not, it is closed."""
+        """Whether an idle subscription can be trusted again; if not, it is closed."""
         connection = self._connection
         if connection is None:
             return False
@@ -149,12 +149,12 @@ class SyncSubscription:
             return False
         return True
 
-    async def hear(self, timeout_ns: int) -> bool:
-        """See `waiter.Ear`. Losing the connection is a hint too: a release may have gone unheard."""
+    async def wait(self, timeout_ns: int) -> bool:
+        """See `WakeupSubscription`. Losing the connection is a hint too: a release may have gone unheard."""
         deadline_ns = time.monotonic_ns() + max(MS, timeout_ns)  # a hint that is there already is found in any case
         if self._connection is None:
             return self._listen_again(deadline_ns)
-        hint = [b"message", self._channel.encode(), self.word.encode()]
+        hint = [b"message", self._channel.encode(), self.entry.encode()]
         try:
             while self._connection.next_reply(deadline_ns) != hint:
                 pass  # meant for an earlier waiter
@@ -169,7 +169,7 @@ class SyncSubscription:
         return True
 
     def close(self, *, sound: bool) -> None:
-        """See `waiter.Ear`. In a forked child the ear is the parent's, and only this end of it is closed."""
+        """See `WakeupSubscription`. In a forked child, only this end of the parent's subscription is closed."""
         connection = self._connection
         if self._pid != os.getpid():
             self.hang_up()
@@ -177,7 +177,7 @@ class SyncSubscription:
         self._number += 1
         if connection is not None:
             connection.used_ns = time.monotonic_ns()
-        if not self._ears.give_back(self, sound=sound and connection is not None):
+        if not self._subscriber.put_back(self, sound=sound and connection is not None):
             self.hang_up()
 
     def _listen_again(self, deadline_ns: int) -> bool:

@@ -6,7 +6,7 @@ The write lock of a file is one for all. A program that keeps its own tables in 
 does, has one thread that writes; leases that are taken by another thread wait for that one, and it for them. So a
 thread that writes to the file may carry our steps in its own transactions: see `TransactionHost`.
 
-Clock: that of the ledger; see `sqlite_judge`. The monotonic clock of the event loop, for time limits only.
+Clock: that of the leases; see `sqlite_judge`. The monotonic clock of the event loop, for time limits only.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ async def carried(
 
 
 class LeaseBatch:
-    """Steps that concern many leases of one ledger."""
+    """Steps that concern many leases of one leases."""
 
-    def __init__(self, ledger: LeaseTable) -> None:
-        self._ledger = ledger
+    def __init__(self, leases: LeaseTable) -> None:
+        self._leases = leases
 
     def alone(self, step: Callable[[sqlite3.Connection], T], timeout_ns: int) -> T:
         """Run a step in a transaction of its own. Blocks."""
@@ -83,21 +83,21 @@ class LeaseBatch:
             commit(connection)
             return result
 
-        return self._ledger.file.run(whole, timeout_ns)
+        return self._leases.file.run(whole, timeout_ns)
 
     def granting(self, asks: Sequence[AcquireRequest]) -> Callable[[sqlite3.Connection], list[Grant | Busy]]:
         """A step: grant each of some keys that differ, without tickets, or say who has it."""
-        ledger, tokens = self._ledger, [digest(ask.token) for ask in asks]
+        leases, tokens = self._leases, [digest(ask.token) for ask in asks]
 
         def step(connection: sqlite3.Connection) -> list[Grant | Busy]:
-            now, host = ledger.judge.now(), ledger.judge.host
+            now, host = leases.judge.now(), leases.judge.host
             answers: list[Grant | Busy] = []
             for ask, token in zip(asks, tokens, strict=True):
                 granted = connection.execute(ACQUIRE, grant_parameters(ask, token, now, host)).fetchall()
                 answers.append(
                     Grant(ask.key, ask.token, granted[0][0], "")
                     if granted
-                    else ledger.judged(connection, ask, token, "", now)
+                    else leases.judged(connection, ask, token, "", now)
                 )
             return answers
 
@@ -105,12 +105,12 @@ class LeaseBatch:
 
     def returning(self, grants: Sequence[Grant]) -> Callable[[sqlite3.Connection], list[tuple[bool, list[str]]]]:
         """A step: compare and delete each. Whether it was ours, and whom to wake."""
-        ledger = self._ledger
+        leases = self._leases
 
         def step(connection: sqlite3.Connection) -> list[tuple[bool, list[str]]]:
-            now, host = ledger.judge.now(), ledger.judge.host
+            now, host = leases.judge.now(), leases.judge.host
             batch = (release_parameters(grant.key, grant.token, now, host) for grant in grants)
-            return [ledger.given_back(connection.execute(RELEASE, each).fetchall(), now) for each in batch]
+            return [leases.given_back(connection.execute(RELEASE, each).fetchall(), now) for each in batch]
 
         return self._told(step)
 
@@ -123,8 +123,8 @@ class LeaseBatch:
             except sqlite3.Error as error:
                 if is_busy(error):
                     raise  # the owner of the transaction tries again
-                raise translated(error, self._ledger.file.path) from error
+                raise translated(error, self._leases.file.path) from error
             except UnicodeDecodeError as error:  # what SQLite says of a damaged file may quote the damage
-                raise damaged(self._ledger.file.path) from error
+                raise damaged(self._leases.file.path) from error
 
         return told

@@ -1,4 +1,4 @@
-"""The two colours of the SQLite store: in the caller's own thread, and on a worker thread for an event loop.
+"""The two colors of the SQLite store: in the caller's own thread, and on a worker thread for an event loop.
 
 Promises: no blocking call ever suspends; no asynchronous one ever blocks the loop. Ending a wait early (cancellation,
 Ctrl-C) leaves at worst a registration behind, which expires.
@@ -30,7 +30,7 @@ class ThreadColor:
     """Everything happens in the thread of the caller."""
 
     def __init__(self, close: Callable[[], None]) -> None:
-        self.ears = ThreadListeners()
+        self.pool = ThreadListeners()
         self._close = close
 
     def caller(self) -> Hashable:
@@ -44,72 +44,72 @@ class ThreadColor:
     async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> ThreadSqliteWatch:
         """Listen with a socket of one's own."""
         try:
-            ear = self.ears.take()
+            listener = self.pool.take()
         except OSError as error:
             raise Unavailable(f"no socket to listen with: {error.strerror or error}") from error
         try:
-            store.ledger.listeners.add(key, ear.address, LISTEN_TTL_NS, timeout_ns)
-            store.start_listening(key, ear.address)
-            return ThreadSqliteWatch(store, self.ears, key, ear)
+            store.leases.listeners.add(key, listener.address, LISTEN_TTL_NS, timeout_ns)
+            store.start_listening(key, listener.address)
+            return ThreadSqliteWatch(store, self.pool, key, listener)
         except BaseException:
-            store.stop_listening(ear.address)
-            ear.close()  # it may be registered all the same: with the socket closed, the next notifier removes it
+            store.stop_listening(listener.address)
+            listener.close()  # it may be registered all the same: with the socket closed, the next notifier removes it
             raise
 
     async def close(self) -> None:
         """Close the idle sockets, and what the engine has open."""
-        self.ears.close()
+        self.pool.close()
         self._close()
 
 
 class ThreadSqliteWatch:
-    """A blocking waiter's ear."""
+    """A blocking waiter's listener."""
 
-    def __init__(self, store: SqliteStore, ears: ThreadListeners, key: str, ear: ThreadListener) -> None:
+    def __init__(self, store: SqliteStore, listeners: ThreadListeners, key: str, listener: ThreadListener) -> None:
         self._store = store
-        self._ears = ears
+        self._idle_listeners = listeners
         self._key = key
-        self._ear: ThreadListener | None = ear
+        self._listener: ThreadListener | None = listener
         self._listed_ns = time.monotonic_ns()
 
     async def wait(self, timeout_ns: int) -> bool:
         """Block until there is a hint. A wait that outlasts the registration renews it on the way."""
         until = time.monotonic_ns() + timeout_ns
-        while self._ear is not None:  # ends with a hint, or with the time
+        while self._listener is not None:  # ends with a hint, or with the time
             now = time.monotonic_ns()
             refresh = self._listed_ns + _REFRESH_NS
             if now >= refresh:
-                self._refresh(self._ear, now, until)
+                self._refresh(self._listener, now, until)
                 continue
-            if self._ear.wait(min(until, refresh) - now):
+            if self._listener.wait(min(until, refresh) - now):
                 return True
             if time.monotonic_ns() >= until:
                 return False
         return False
 
-    def _refresh(self, ear: ThreadListener, now: int, until: int) -> None:
+    def _refresh(self, listener: ThreadListener, now: int, until: int) -> None:
         self._listed_ns = now
         limit = min(HINT_NS, max(0, until - now))
         try:
-            self._store.ledger.listeners.extend(self._key, ear.address, LISTEN_TTL_NS, limit)
+            self._store.leases.listeners.extend(self._key, listener.address, LISTEN_TTL_NS, limit)
         except BackendError:
             return  # the next time, perhaps; until then the waiter polls
 
     async def close(self) -> None:
         """Stop listening. A grant has ended the registration already."""
-        ear, self._ear = self._ear, None
-        if ear is None:
+        listener, self._listener = self._listener, None
+        if listener is None:
             return
         try:
-            if self._store.stop_listening(ear.address):
-                self._store.stop_waiting(self._key, ear.address, ear.wait(0), HINT_NS)
+            if self._store.stop_listening(listener.address):
+                self._store.stop_waiting(self._key, listener.address, listener.wait(0), HINT_NS)
         except BackendError:
-            ear.close()  # still registered: with the socket closed, the next notifier removes it
+            listener.close()  # still registered: with the socket closed, the next notifier removes it
         except BaseException:
-            ear.close()
+            listener.close()
             raise
         else:
-            self._ears.give_back(ear)
+            self._idle_listeners.put_back(listener)
 
 
 class LoopColor:
@@ -119,7 +119,7 @@ class LoopColor:
         self._loop = loop
         self.worker = LoopWorker(loop, name)
         self._close = close
-        self._ear: SharedLoopListener | None = None
+        self._listener: SharedLoopListener | None = None
 
     def caller(self) -> Hashable:
         """The task."""
@@ -132,43 +132,43 @@ class LoopColor:
     async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> LoopSqliteWatch:
         """Listen with the socket of the loop."""
         try:
-            ear = self._ear = self._ear or SharedLoopListener(self._loop)
+            listener = self._listener = self._listener or SharedLoopListener(self._loop)
         except OSError as error:
             raise Unavailable(f"no socket to listen with: {error.strerror or error}") from error
-        address, hint = ear.take()
+        address, hint = listener.take()
         try:
-            await self.run(lambda left: store.ledger.listeners.add(key, address, LISTEN_TTL_NS, left), timeout_ns)
+            await self.run(lambda left: store.leases.listeners.add(key, address, LISTEN_TTL_NS, left), timeout_ns)
         except BaseException:
-            ear.give_back(address)
+            listener.put_back(address)
             # It may be registered all the same, or will be: a name that takes hints and does nothing with them.
-            self.worker.post(lambda left: store.ledger.listeners.remove(key, address, left), HINT_NS)
+            self.worker.post(lambda left: store.leases.listeners.remove(key, address, left), HINT_NS)
             raise
         store.start_listening(key, address)
-        return LoopSqliteWatch(store, self.worker, ear, key, address, hint)
+        return LoopSqliteWatch(store, self.worker, listener, key, address, hint)
 
     async def close(self) -> None:
         """Stop listening, and the worker, and close what the engine has: others who use it open it again."""
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
         await self.worker.stop(self._close, HINT_NS)
 
 
 class LoopSqliteWatch:
-    """A task's ear."""
+    """A task's listener."""
 
     def __init__(
         self,
         store: SqliteStore,
         worker: LoopWorker,
-        ear: SharedLoopListener,
+        listener: SharedLoopListener,
         key: str,
         address: str,
         hint: asyncio.Event,
     ) -> None:
         self._store = store
         self._worker = worker
-        self._ear = ear
+        self._listener = listener
         self._key = key
         self._address = address
         self._hint = hint
@@ -199,7 +199,7 @@ class LoopSqliteWatch:
         limit = min(HINT_NS, max(0, until - now))
 
         def step(left: int) -> None:
-            self._store.ledger.listeners.extend(self._key, self._address, LISTEN_TTL_NS, left)
+            self._store.leases.listeners.extend(self._key, self._address, LISTEN_TTL_NS, left)
 
         try:
             await self._worker.run(step, limit)
@@ -211,7 +211,7 @@ class LoopSqliteWatch:
         if self._closed:
             return
         self._closed = True
-        self._ear.give_back(self._address)
+        self._listener.put_back(self._address)
         if not self._store.stop_listening(self._address):
             return
         hinted = self._hint.is_set()

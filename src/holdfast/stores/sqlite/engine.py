@@ -36,7 +36,7 @@ _FIX: Final = "use sqlite:///name.db or sqlite:////absolute/path.db"
 
 
 class SqliteEngine:
-    """One file, its stores in both colours, and what they share in this process: a connection and a bell."""
+    """One file, its stores in both colors, and what they share in this process: a connection and a notifier."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class SqliteEngine:
         if synchronous not in _SYNCHRONOUS:
             raise BadInput("synchronous", f"{synchronous!r} is not a way to commit", "use normal or full")
         self._file = SqliteFile(path, synchronous=synchronous, busy_timeout_ns=busy_timeout_ns)
-        self._ledger = LeaseTable(self._file, clock or SystemClock())
-        self._bell = SocketNotifier()
-        self._blocking = SqliteStore(self._ledger, self._bell, ThreadColor(self.close))
+        self._leases = LeaseTable(self._file, clock or SystemClock())
+        self._notifier = SocketNotifier()
+        self._blocking = SqliteStore(self._leases, self._notifier, ThreadColor(self.close))
 
     @property
     def path(self) -> str:
@@ -70,13 +70,13 @@ class SqliteEngine:
 
     def asynchronous(self) -> SqliteStore:
         """Make a store for the running event loop, with a thread of its own until it is closed."""
-        colour = LoopColor(asyncio.get_running_loop(), "holdfast-sqlite", self.close)
-        return SqliteStore(self._ledger, self._bell, colour)
+        color = LoopColor(asyncio.get_running_loop(), "holdfast-sqlite", self.close)
+        return SqliteStore(self._leases, self._notifier, color)
 
     def close(self) -> None:
         """Close the connection. Idempotent; the next call opens it again. The leases stay in the file."""
         self._file.close()
-        self._bell.close()
+        self._notifier.close()
 
 
 def open_engine(url: str) -> SqliteEngine:

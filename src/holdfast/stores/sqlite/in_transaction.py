@@ -7,7 +7,7 @@ row is written for it, and nothing is left behind by a process that dies on the 
 Promises: refuses a key that any process holds; the fences are above every earlier one of the file; a dead process's row
 is removed, as a grant would have done. All of it is undone with the transaction.
 
-Clock: that of the ledger; see `sqlite_judge`.
+Clock: that of the leases; see `sqlite_judge`.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class SocketNotifier:
         self._mutex = Mutex()
         self._pid = os.getpid()
 
-    def ring(self, addresses: Iterable[str]) -> list[str]:
+    def notify(self, addresses: Iterable[str]) -> list[str]:
         """Send a hint to the first of them that takes it. Returns those that no process listens to any more."""
         dead: list[str] = []
         for address in addresses:
@@ -140,38 +140,38 @@ class ThreadListeners:
         self._pid = os.getpid()
 
     def take(self) -> ThreadListener:
-        """Take an ear for one waiter. Raises OSError when there are no more descriptors."""
+        """Take a subscription for one waiter. Raises OSError when there are no more descriptors."""
         self._notice_fork()
         with self._mutex:
-            ear = self._idle.pop() if self._idle else None
-        if ear is None:
+            listener = self._idle.pop() if self._idle else None
+        if listener is None:
             return ThreadListener()
-        ear.drain()
-        return ear
+        listener.drain()
+        return listener
 
-    def give_back(self, ear: ThreadListener) -> None:
+    def put_back(self, listener: ThreadListener) -> None:
         """The waiter does not wait any more."""
         self._notice_fork()
         with self._mutex:
-            if ear.pid == self._pid and len(self._idle) < _IDLE_MAX:
-                self._idle.append(ear)
+            if listener.pid == self._pid and len(self._idle) < _IDLE_MAX:
+                self._idle.append(listener)
                 return
-        ear.close()
+        listener.close()
 
     def close(self) -> None:
         """Close the idle ones."""
         self._notice_fork()
         with self._mutex:
             idle, self._idle = self._idle, []
-        for ear in idle:
-            ear.close()
+        for listener in idle:
+            listener.close()
 
     def _notice_fork(self) -> None:
         """In a child the sockets are the parent's: reading from one would steal its hints."""
         if self._pid != os.getpid():
             self._mutex = Mutex()
-            for ear in self._idle:
-                ear.close()
+            for listener in self._idle:
+                listener.close()
             self._idle = []
             self._pid = os.getpid()  # last: an interrupt before it repeats the others
 
@@ -211,7 +211,7 @@ class SharedLoopListener:
     """The socket of all waiters of one event loop. Each has a label, and an event that is set by a hint."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._listener = LoopListener(loop, "holdfast", _LABEL_BYTES_MAX, self._heard)
+        self._listener = LoopListener(loop, "holdfast", _LABEL_BYTES_MAX, self._received)
         self._events: dict[str, asyncio.Event] = {}
         self._last = 0
 
@@ -221,11 +221,11 @@ class SharedLoopListener:
         event = self._events[str(self._last)] = asyncio.Event()
         return f"{self._listener.name}#{self._last}", event
 
-    def give_back(self, address: str) -> None:
+    def put_back(self, address: str) -> None:
         """The waiter does not wait any more."""
         self._events.pop(address.partition("#")[2], None)
 
-    def _heard(self, labels: list[bytes]) -> None:
+    def _received(self, labels: list[bytes]) -> None:
         for label in labels:
             event = self._events.get(label.decode("ascii", "replace"))
             if event is not None:

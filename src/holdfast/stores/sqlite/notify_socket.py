@@ -98,7 +98,7 @@ class LoopListener(HintListener):
         super().__init__(prefix)
         self._loop = loop
         self._bytes_max = bytes_max
-        self._heard = heard
+        self._received = heard
         self._pause: asyncio.TimerHandle | None = None
         try:
             self._resume()
@@ -116,7 +116,7 @@ class LoopListener(HintListener):
             self._loop.remove_reader(self.socket)
             self._pause = self._loop.call_later(PAUSE_S, self._resume)
         if found:
-            self._heard(found)
+            self._received(found)
 
     def close(self) -> None:
         """See `HintListener`."""

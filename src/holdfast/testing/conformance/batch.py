@@ -94,7 +94,7 @@ async def a_key_that_ran_out_is_granted_among_many(world: World) -> None:
 
 
 @check(Claim.MANY, proves=("R4", "R26"))
-async def of_many_that_are_given_back_only_those_of_the_token_are_released(world: World) -> None:
+async def of_many_releases_only_those_of_the_token_take_effect(world: World) -> None:
     asks = [world.ask(world.fresh_key()) for _ in range(_MANY)]
     grants = await _granted(world, asks)
     foreign = [each._replace(token=world.ask(each.key).token, claim="") for each in grants[::2]]

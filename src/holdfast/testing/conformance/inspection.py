@@ -18,7 +18,7 @@ _ODD = ["*", "?", "[a]", "[", "]", "\\", "\\*", "%", "_", "^", "$", ".", "'", '"
 
 
 @check()
-async def nobody_is_shown_for_a_free_key(world: World) -> None:
+async def no_holder_is_shown_for_a_free_key(world: World) -> None:
     store = await world.open()
     key = world.fresh_key()
     expect_equal(await store.inspect(key, CALL_NS), None, "inspect of a free key")
@@ -88,7 +88,7 @@ async def holdings_are_sorted_by_key_and_limited(world: World) -> None:
 
 
 @check()
-async def holdings_go_on_behind_a_key_whoever_holds_it(world: World) -> None:
+async def holdings_go_on_after_a_key_that_others_hold(world: World) -> None:
     store = await world.open()
     base = world.fresh_key()
     keys = sorted(f"{base}/{tail}" for tail in ("b", "a10", "a2", "é", "Z", "a", "~"))

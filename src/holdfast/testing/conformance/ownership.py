@@ -23,7 +23,7 @@ async def a_free_key_is_granted_to_the_asker(world: World) -> None:
 
 
 @check(proves=("R2", "R3", "R86"))
-async def a_held_key_is_busy_for_everybody_else_on_every_connection(world: World) -> None:
+async def a_held_key_is_busy_for_other_callers_on_every_connection(world: World) -> None:
     first, second = await world.open(), await world.open()
     key = world.fresh_key()
     await world.grant(first, world.ask(key))
@@ -58,7 +58,7 @@ async def a_repeated_ask_gets_the_same_grant_again(world: World) -> None:
 
 
 @check()
-async def a_repeated_ask_sets_the_expiry_anew(world: World) -> None:
+async def a_repeated_ask_sets_a_new_expiry(world: World) -> None:
     store = await world.open()
     ask = world.ask(world.fresh_key(), 20 * NS)
     await world.grant(store, ask)
@@ -113,7 +113,7 @@ async def a_release_with_another_token_changes_nothing(world: World) -> None:
 
 
 @check(proves=("R4",))
-async def a_release_of_a_key_that_nobody_holds_is_refused(world: World) -> None:
+async def a_release_of_a_free_key_is_refused(world: World) -> None:
     store = await world.open()
     ask = world.ask(world.fresh_key())
     expect_equal(await store.release(ask.key, ask.token, None, 0, CALL_NS), False, "the release of a free key")

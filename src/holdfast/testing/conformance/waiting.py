@@ -14,7 +14,7 @@ check = chapter.check
 
 
 @check(Claim.FAIR)
-async def a_ticket_on_a_free_key_is_granted_at_once(world: World) -> None:
+async def a_ticket_on_a_free_key_is_granted_immediately(world: World) -> None:
     store = await world.open()
     await world.grant(store, world.ask(world.fresh_key(), ticket="first"))
 

@@ -54,7 +54,7 @@ def rules(*history: Record, skew: float = 0) -> list[str]:
         ],
     ],
 )
-def test_two_that_certainly_held_one_key_at_once_are_found(history: list[Record]) -> None:
+def test_two_that_certainly_held_one_key_together_are_found(history: list[Record]) -> None:
     found = check(history)
     assert {violation.rule for violation in found} == {"C4"}
     assert "held twice" in found[0].text

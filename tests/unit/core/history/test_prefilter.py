@@ -51,7 +51,7 @@ ORDINARY = (
 )
 
 
-def test_a_key_that_is_granted_and_given_back_in_turn_is_ordinary() -> None:
+def test_a_key_that_is_granted_and_released_in_turn_is_ordinary() -> None:
     assert of(*ORDINARY) == set()
 
 

@@ -32,7 +32,7 @@ def opened(now_ns: int = 0) -> Breaker:
     return breaker
 
 
-def test_a_closed_breaker_lets_everybody_pass() -> None:
+def test_a_closed_breaker_lets_all_callers_pass() -> None:
     assert admit(Breaker(), 0, PATIENCE) == (Breaker(), True)
     almost = failed(failed(Breaker(), 0, middle), 0, middle)
     assert not almost.open

@@ -112,7 +112,7 @@ def test_a_late_answer_to_an_earlier_renewal_does_not_turn_time_back() -> None:
 
 
 @pytest.mark.requires("R7", "R127")
-def test_a_refusal_is_a_loss_at_once_and_not_one_strike_of_several() -> None:
+def test_a_refusal_is_an_immediate_loss_and_not_one_strike_of_several() -> None:
     lost = lease.ended(lease.granted(START), Event.REFUSED)
     assert (lost.phase, lost.reason) == (LeasePhase.LOST, LossReason.STOLEN)
 

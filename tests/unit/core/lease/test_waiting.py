@@ -19,7 +19,7 @@ lefts = st.none() | st.integers(0, 10**12)
 
 
 @given(ttls, st.integers(0, 1000), lefts, lefts, st.booleans(), st.integers())
-def test_nobody_sleeps_past_the_holders_time_or_the_callers_patience(
+def test_no_waiter_sleeps_past_the_holders_expiry_or_its_own_deadline(
     ttl_ns: int, attempt: int, holder_ns: int | None, left_ns: int | None, listening: bool, seed: int
 ) -> None:
     backoff = for_ttl(ttl_ns)

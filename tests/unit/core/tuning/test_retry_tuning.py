@@ -52,7 +52,7 @@ def test_one_holder_at_a_time_to_the_nanosecond() -> None:
     assert found.busy == 2
 
 
-def test_whoever_is_patient_has_the_lock_when_it_is_given_back_and_else_comes_again_later() -> None:
+def test_a_patient_caller_gets_the_lock_at_its_release_and_another_comes_again_later() -> None:
     pair = [Arrival(0, "k", 700 * MS), Arrival(MS, "k", 10 * MS)]
     patient = replay("p", pair, FIXED, patience_ns=2 * NS)
     assert (patient.contended.longest_ns, patient.busy) == (699 * MS, 0)
@@ -64,7 +64,9 @@ def test_whoever_is_patient_has_the_lock_when_it_is_given_back_and_else_comes_ag
     st.lists(st.tuples(st.integers(0, 3000), st.sampled_from("abc"), st.integers(0, 900)), max_size=40),
     st.integers(0, 2500),
 )
-def test_everybody_has_the_lock_once_and_nobody_at_the_same_time(found: list[tuple[int, str, int]], wait: int) -> None:
+def test_all_callers_have_the_lock_once_and_no_two_at_the_same_time(
+    found: list[tuple[int, str, int]], wait: int
+) -> None:
     arrivals = [Arrival(at * MS, key, hold * MS) for at, key, hold in found]
     run = replay("any", arrivals, SPREAD, patience_ns=wait * MS)
     assert (run.waits.number, run.unfinished) == (len(arrivals), 0)

@@ -1,9 +1,9 @@
 -- acquire: give a free key to an asker, with a fence, in one atomic step.
 --
 -- KEYS  1 the lock   2 the fence counter of this database   3 those who wait (zset), only if the asker listens
--- ARGV  1 head: "<owner> hf1 <family>"   2 token   3 time to live in ms   and if the asker listens: 4 its ear
---       5 µs to put it ahead by (it was woken, came too late, and keeps its turn)   6 ms after which ears are forgotten
--- Reply a string: granted; it is the value now stored, "<owner> hf1 <family> <granted µs> <fence> <token>"
+-- ARGV  1 head: "<owner> hf1 <family>"   2 token   3 time to live in ms   and if the asker listens: 4 its listener
+--       5 µs to put it ahead by (it was woken, came too late, and keeps its turn)   6 ms after which listeners are
+-- forgotten Reply a string: granted; it is the value now stored, "<owner> hf1 <family> <granted µs> <fence> <token>"
 --       {owner, ms}: busy; owner is '' when the value is not ours to read (another library), ms is -1 without expiry
 --       an error "HFTYPE <type>": the key is there and is not a string; "HFFENCE …": the counter is unusable
 --

@@ -3,19 +3,19 @@
 -- KEYS  1 the lock   2 the fence counter   3 tickets by arrival (zset)   4 tickets by expiry in ms (zset)
 --       5 those who wait (zset)
 -- ARGV  1 head   2 token   3 time to live in ms   4 ticket   5 ticket's time to live in ms
---       6 the asker's ear, '' if it does not listen   7 ms after which ears are forgotten
+--       6 the asker's listener, '' if it does not listen   7 ms after which listeners are forgotten
 -- Reply as acquire; busy is {owner, ms, ahead}: `ahead` living tickets stand before ours. When the key is free and
 --       only the queue is in the way, owner is nil and ms is the time the head's ticket has left.
 --
 -- Promises: only the head of the queue is granted; a ticket keeps its place for as long as its holder comes back in
 -- time; a ticket whose time is over is dropped by the next caller, so a dead waiter cannot wedge the queue. The
 -- ticket is used up by the grant. Both queue keys expire by themselves, one second after their last ticket.
--- Ears are in the order of the tickets, so that a release wakes the head. A waiter that finds the key free and is not
--- the head (it was woken in the head's stead, or dropped a dead head) passes the hint on to the head only.
+-- Listeners are in the order of the tickets, so that a release wakes the head. A waiter that finds the key free and is
+-- not the head (it was woken in the head's stead, or dropped a dead head) passes the hint on to the head only.
 -- Does not promise anything against askers without a ticket: they do not look at the queue.
 -- Ticket times are the server's clock. Needs what acquire needs, and ZADD ZRANK ZREM ZRANGE ZSCORE ZRANGEBYSCORE
 -- ZREMRANGEBYSCORE PUBLISH.
-local ear = ARGV[6]
+local listener = ARGV[6]
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then
   return redis.error_reply('HFTYPE ' .. redis.call('TYPE', KEYS[1]).ok)
@@ -24,8 +24,8 @@ if held then
   local mine = ' ' .. ARGV[2]
   if string.sub(held, -#mine) == mine then
     redis.call('PEXPIRE', KEYS[1], ARGV[3])
-    if ear ~= '' then
-      redis.pcall('ZREM', KEYS[5], ear)
+    if listener ~= '' then
+      redis.pcall('ZREM', KEYS[5], listener)
     end
     return held
   end
@@ -61,8 +61,8 @@ if not held and (not head or head == ARGV[4]) then
   redis.call('SET', KEYS[1], value, 'PX', ARGV[3])
   redis.call('ZREM', KEYS[3], ARGV[4])
   redis.call('ZREM', KEYS[4], ARGV[4])
-  if ear ~= '' then
-    redis.pcall('ZREM', KEYS[5], ear)
+  if listener ~= '' then
+    redis.pcall('ZREM', KEYS[5], listener)
   end
   return value
 end
@@ -83,8 +83,8 @@ local latest = tonumber(redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2])
 for i = 3, 4 do
   redis.call('PEXPIRE', KEYS[i], string.format('%.0f', latest - now_ms + 1000))
 end
-if ear ~= '' then
-  redis.pcall('ZADD', KEYS[5], redis.call('ZSCORE', KEYS[3], ARGV[4]), ear)
+if listener ~= '' then
+  redis.pcall('ZADD', KEYS[5], redis.call('ZSCORE', KEYS[3], ARGV[4]), listener)
   redis.pcall('PEXPIRE', KEYS[5], ARGV[7])
 end
 

@@ -32,8 +32,8 @@ local record = {'us', now_text, 'action', 'force_release', 'key', ARGV[1], 'acto
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[4], '*', unpack(record))
 redis.call('DEL', KEYS[1])
 for _ = 1, 32 do
-  local ear = redis.pcall('ZPOPMIN', KEYS[4])[1]
-  if not ear or redis.pcall('PUBLISH', string.match(ear, '(.+) '), ear) ~= 0 then
+  local listener = redis.pcall('ZPOPMIN', KEYS[4])[1]
+  if not listener or redis.pcall('PUBLISH', string.match(listener, '(.+) '), listener) ~= 0 then
     break
   end
 end

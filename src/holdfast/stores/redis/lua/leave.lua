@@ -13,8 +13,8 @@ if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then
 end
 if redis.call('EXISTS', KEYS[1]) == 0 then
   for _ = 1, 32 do
-    local ear = redis.pcall('ZPOPMIN', KEYS[4])[1]
-    if not ear or redis.pcall('PUBLISH', string.match(ear, '(.+) '), ear) ~= 0 then
+    local listener = redis.pcall('ZPOPMIN', KEYS[4])[1]
+    if not listener or redis.pcall('PUBLISH', string.match(listener, '(.+) '), listener) ~= 0 then
       break
     end
   end

@@ -1,9 +1,9 @@
 -- listen: queue up for a hint, without asking for the key.
 --
 -- KEYS  1 the lock   2 those who wait (zset)
--- ARGV  1 the ear, "<channel> <number>"   2 ms after which ears are forgotten
--- Reply 1 the key is free: no hint is needed, and none will come; 0 the ear is queued, at its old position if it had
--- one
+-- ARGV  1 the listener, "<channel> <number>"   2 ms after which listeners are forgotten
+-- Reply 1 the key is free: no hint is needed, and none will come; 0 the listener is queued, at its old position if it
+-- had one
 --
 -- Promises: no release falls between the check of the key and the position in the queue. A waiter that asks for the key
 -- is queued by asking (`acquire`) and does not need this; it is for one that waits again without having asked.

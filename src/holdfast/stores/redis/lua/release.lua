@@ -1,6 +1,6 @@
 -- release: compare and delete, and wake the next of those who wait.
 --
--- KEYS  1 the lock   2 those who wait (zset of ears "<channel> <number>", first come first)
+-- KEYS  1 the lock   2 those who wait (zset of listeners "<channel> <number>", first come first)
 -- ARGV  1 expected   2 '' when `expected` is the whole value, 'end' when the value must end with it (the grant's answer
 --       was never seen, so only " <token>" is known)   3 ms to keep the key for (0: delete it)
 -- Reply 1 released, 0 not ours (absent, other value, other type) and nothing changed
@@ -35,8 +35,8 @@ else
   redis.call('SET', KEYS[1], kept, 'PX', string.format('%.0f', keep))
 end
 for _ = 1, 32 do
-  local ear = redis.pcall('ZPOPMIN', KEYS[2])[1]
-  if not ear or redis.pcall('PUBLISH', string.match(ear, '(.+) '), ear) ~= 0 then
+  local listener = redis.pcall('ZPOPMIN', KEYS[2])[1]
+  if not listener or redis.pcall('PUBLISH', string.match(listener, '(.+) '), listener) ~= 0 then
     break
   end
 end
