@@ -278,6 +278,7 @@ def placement_of(components: Components, actor: str = "scheduler") -> Placement:
         components.workers,
         delays=components.policing.jitter.delays,
         topic_grace_ns=settings.topic_grace_ns,
+        prefetch=settings.prefetch,
         actor=actor,
         family=family_in_effect(components.settings, SCHEDULER_JOB),
     )
@@ -306,6 +307,8 @@ def worker_of(components: Components, app: App, name: str | None = None) -> Work
         entropy=components.entropy,
         delays=components.policing.jitter.delays,
         name=name,
+        claim_leases=chosen.claim_leases,
+        batch_results=chosen.batch_results,
     )
 
 

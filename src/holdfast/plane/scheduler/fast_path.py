@@ -39,7 +39,8 @@ _End: TypeAlias = tuple[Job, bool] | Failed
 class FastPath:
     """Inserts jobs for one process: on the fast path where it is open, else as `JobStore.submit_all`."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, *, enabled: bool = True) -> None:
+        self._enabled = enabled
         self._placement = placement
         self._store = placement.store
         self._state = FastPathState()
@@ -63,7 +64,13 @@ class FastPath:
         It is for jobs that can go now, on a bus that delivers promptly. Not for ids that a caller has chosen: such an
         id may be another job's, whose lock must not be touched.
         """
-        if not (new.in_line and new.wanted.id is None and self._placement.can_insert and self._store.bus.prompt):
+        if not (
+            self._enabled
+            and new.in_line
+            and new.wanted.id is None
+            and self._placement.can_insert
+            and self._store.bus.prompt
+        ):
             return False
         return self._state.allows(_queue_of(new), now_ns)
 

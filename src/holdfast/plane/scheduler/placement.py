@@ -81,10 +81,11 @@ class Placement:
         topic_grace_ns: int | None = None,
         actor: str = "scheduler",
         family: LockFamily = SCHEDULER_JOB,
+        prefetch: bool = True,
     ) -> None:
         """`topic_grace_ns`: how long a job may wait for the first worker that announces its topic; None: forever.
 
-        `family`: the job's lock.
+        `family`: the job's lock. `prefetch`: see the module of that name.
         """
         self.store = store
         self.locks = locks
@@ -94,7 +95,7 @@ class Placement:
         self.family = family
         self._changes = LockedChanges(store, locks, family, delays, self.lock_statistics)
         self._topic_grace_ns = topic_grace_ns
-        self.prefetch = Prefetch()
+        self.prefetch = Prefetch(enabled=prefetch)
         self.unstarted = UnstartedJobs(store)
 
     async def place(self, job_id: str, *, timeout: float | None = None) -> PlacementResult:

@@ -48,7 +48,8 @@ TOPICS_MAX: Final = 10_000
 class Prefetch:
     """Which pools of one scheduler have brief attempts only."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._enabled = enabled
         self._missing: dict[str, int] = {}  # how many brief attempts in a row each pool still lacks
         self._finished_ns: dict[str, int] = {}  # when an attempt of each pool last finished
         self._brief: set[tuple[str, str]] = set()  # topics, by pool, whose last attempt was brief
@@ -71,7 +72,7 @@ class Prefetch:
 
     def ahead(self, pool: str, slots: int, now_ns: int) -> int:
         """How many jobs may be sent to a pool beyond its slots."""
-        if self._missing.get(pool, IN_A_ROW) or now_ns - self._finished_ns[pool] > FRESH_NS:
+        if not self._enabled or self._missing.get(pool, IN_A_ROW) or now_ns - self._finished_ns[pool] > FRESH_NS:
             return 0
         return AHEAD * slots
 

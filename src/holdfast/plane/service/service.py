@@ -121,7 +121,8 @@ class Service:
         self.parts = parts
         self._store = parts.store
         family = parts.families[SCHEDULER_JOB.name]
-        self.fast_path = FastPath(Placement(parts.store, parts.locks, parts.workers, actor="submission", family=family))
+        placement = Placement(parts.store, parts.locks, parts.workers, actor="submission", family=family)
+        self.fast_path = FastPath(placement, enabled=parts.settings.scheduler.fast_path)
         self._submitting = SubmissionService(parts.store, parts.workers, parts.pools, parts.approvals, self.fast_path)
         self._waiting = WaitingFacts(parts.store, parts.workers)
         self._queries = JobQueries(parts.database)

@@ -153,6 +153,9 @@ class SchedulerSettings:
         "after which a job fails whose topic no worker has ever announced; unset: it waits for such a worker",
     )
 
+    fast_path: bool = _key(True, Flag(), "whether a submission may dispatch its job immediately")
+    prefetch: bool = _key(True, Flag(), "whether workers get more brief jobs than they have slots")
+
     @property
     def topic_grace_ns(self) -> int | None:
         """In nanoseconds, for the placement of jobs."""
@@ -192,6 +195,8 @@ class WorkerSettings:
     lease_renew_every: float | None = _renew_every("lease_ttl")
     lease_failures: int = _failures()
     cancel_grace: float = _key(5.0, Seconds(0.0, 600.0), "how long a cancelled function may take to stop")
+    claim_leases: bool = _key(True, Flag(), "whether a claim acquires the leases, if both are in one SQLite file")
+    batch_results: bool = _key(True, Flag(), "whether results that are ready together share one message")
 
 
 @dataclass(frozen=True, slots=True)

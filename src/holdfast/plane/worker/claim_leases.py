@@ -36,7 +36,8 @@ class _Claimed(NamedTuple):
 class ClaimedLeases:
     """See the module. Belongs to one event loop, but for `work`, which runs where the transaction does."""
 
-    def __init__(self, locks: Locks, family: LockFamily) -> None:
+    def __init__(self, locks: Locks, family: LockFamily, *, enabled: bool = True) -> None:
+        self._enabled = enabled
         self._locks = locks
         self._family = family
         self._ttl_ns = round(family.ttl * NS)
@@ -49,7 +50,7 @@ class ClaimedLeases:
     @property
     def ready(self) -> bool:
         """See `ports.Along`."""
-        if self._riding is None and self.answered:
+        if self._enabled and self._riding is None and self.answered:
             store = self._locks.ports.store
             self._riding = store if isinstance(store, SharesTransactions) and store.rides else None
         return self._riding is not None

@@ -48,9 +48,9 @@ class _Pending:
 class LeaseBatcher:
     """Acquires and releases the leases of one worker in one pool. Belongs to its event loop."""
 
-    def __init__(self, locks: Locks, family: LockFamily = WORKER_JOB) -> None:
+    def __init__(self, locks: Locks, family: LockFamily = WORKER_JOB, *, claims: bool = True) -> None:
         self._locks = locks
-        self.claimed = ClaimedLeases(locks, family)
+        self.claimed = ClaimedLeases(locks, family, enabled=claims)
         self._acquisitions: Batcher[_Pending, Lease | None] = Batcher(self._acquire, apart=lambda each: each.lock.name)
         self._releases: Batcher[Lease, None] = Batcher(self._release)
 

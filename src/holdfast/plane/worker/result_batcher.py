@@ -39,13 +39,17 @@ class _Result(NamedTuple):
 class ResultBatcher:
     """Publishes the results of one worker. Belongs to one event loop."""
 
-    def __init__(self, bus: Bus, entropy: Entropy) -> None:
+    def __init__(self, bus: Bus, entropy: Entropy, *, enabled: bool = True) -> None:
+        self._enabled = enabled
         self._bus = bus
         self._entropy = entropy
         self._results: Batcher[_Result, None] = Batcher(self._publish)
 
     async def publish(self, message: Message, size: int) -> None:
         """Publish a result, together with the others that are ready now. Raises what the bus does."""
+        if not self._enabled:
+            await self._bus.publish([message])
+            return
         await self._results.ask(_Result(message, size))
 
     async def _publish(self, results: Sequence[_Result]) -> Sequence[None]:

@@ -212,6 +212,8 @@ class Worker:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         delays: AnyDelays = families.RETRY_DELAYS,
+        claim_leases: bool = True,
+        batch_results: bool = True,
     ) -> None:
         """`pools`: all that the app has topics for, unless given. `concurrency`: slots in each pool.
 
@@ -221,6 +223,8 @@ class Worker:
         every `lease_renew_every` (a third of that), and given up when `lease_failures` (3) renewals in a row failed.
         `family` names these leases: where the plane has a key prefix of its own, so must its workers.
         `cancel_grace` is how long a function may go on after it was asked to stop, before its lease is given up.
+        `claim_leases` and `batch_results` switch two optimizations: leases from the claim of a message, and one message
+        for several results.
         """
         self.name = _own_name(app) if name is None else check_name("name", name)
         check_whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
@@ -262,6 +266,8 @@ class Worker:
             cancel_grace_ns=self._cancel_grace_ns,
             delays=delays,
             staleness=currency,
+            claim_leases=claim_leases,
+            batch_results=batch_results,
             progress=self._progress,
         )
         self._worker_pools = [
@@ -447,6 +453,8 @@ class _Shared:
     cancel_grace_ns: int
     delays: AnyDelays
     staleness: StalenessCheck | None
+    claim_leases: bool
+    batch_results: bool
     brief: set[str] = field(default_factory=set)  # topics whose last attempt was brief
     model: Lock[Lease] | None = None  # of an attempt without a time limit
     progress: ProgressReporter | None = None
@@ -454,8 +462,8 @@ class _Shared:
     results: ResultBatcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.leases = LeaseBatcher(self.locks, self.family)
-        self.results = ResultBatcher(self.bus, self.entropy)
+        self.leases = LeaseBatcher(self.locks, self.family, claims=self.claim_leases)
+        self.results = ResultBatcher(self.bus, self.entropy, enabled=self.batch_results)
 
     def learn(self, topic: str, took_ns: int) -> None:
         """Expect the next attempt of a topic to take as long as this one."""

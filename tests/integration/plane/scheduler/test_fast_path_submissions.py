@@ -188,6 +188,13 @@ async def submit(plane: Replica, fast_path: FastPath, **wanted: Any) -> Job:
     return end[0]
 
 
+async def test_a_submission_dispatches_no_job_if_the_fast_path_is_switched_off(plane: Replica) -> None:
+    await plane.beat(capacity=5)
+    fast_path = FastPath(plane.placement, enabled=False)
+    job = await submit(plane, fast_path)
+    assert (job.state, fast_path.tally) == (JobState.PENDING, {"long_way": 1})
+
+
 async def test_limits_hold_for_any_number_of_submitters_and_schedulers_at_once(planes: Planes) -> None:
     """Whoever counts, counts in the transaction that hands out."""
     replicas = [await planes.open(slots=3) for _ in range(3)]

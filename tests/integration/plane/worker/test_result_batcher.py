@@ -120,6 +120,16 @@ async def test_what_is_ready_while_others_are_said_is_said_in_one_message() -> N
 
 
 @pytest.mark.asyncio
+async def test_each_result_is_a_message_if_batching_is_switched_off() -> None:
+    bus = SlowBus()
+    bus.open.set()
+    batcher = ResultBatcher(cast("Bus", bus), SystemEntropy(), enabled=False)
+    messages = [result(f"job-{number}") for number in range(20)]
+    await asyncio.gather(*(batcher.publish(each, 4) for each in messages))
+    assert bus.published == messages
+
+
+@pytest.mark.asyncio
 async def test_a_message_is_no_longer_than_it_should_be() -> None:
     bus = SlowBus()
     many = [(result(f"job-{number}"), 4) for number in range(1 + BATCH_MAX + 5)]

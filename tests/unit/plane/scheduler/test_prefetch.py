@@ -26,6 +26,13 @@ def test_nothing_is_sent_ahead_before_enough_brief_attempts_were_heard_of() -> N
     assert heard(*[1] * IN_A_ROW).ahead("default", 0, NOW) == 0
 
 
+def test_nothing_is_sent_ahead_if_prefetch_is_switched_off() -> None:
+    prefetch = Prefetch(enabled=False)
+    for _ in range(IN_A_ROW):
+        prefetch.finished("default", "t", 1, NOW)
+    assert prefetch.ahead("default", 8, NOW) == 0
+
+
 @pytest.mark.parametrize("slow", [BRIEF_NS, 10**12, None, -1])
 def test_one_that_was_not_over_at_once_ends_it_until_as_many_were_again(slow: int | None) -> None:
     prefetch = heard(*[1] * 100, slow)

@@ -71,6 +71,21 @@ async def test_from_the_second_batch_on_attempts_have_their_lease_with_the_claim
     await held_are(one_file_stage.locks)
 
 
+async def test_each_attempt_requests_its_lease_if_claims_acquire_none(
+    one_file_stage: WorkerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, asked = App("test"), Asked(one_file_stage.locks, monkeypatch)
+
+    @app.job("task")
+    async def task(payload: object, *, ctx: Any) -> None:
+        ctx.ensure_held(1)
+
+    await one_file_stage.worker(app, claim_leases=False)
+    for _ in range(3):
+        assert (await one_file_stage.result(await one_file_stage.send("task"))).body["status"] == "succeeded"
+    assert asked.times == 3
+
+
 async def test_a_lease_that_came_along_is_renewed_and_lost_like_any_other(one_file_stage: WorkerStage) -> None:
     app, gate = App("test"), Gate()
 
