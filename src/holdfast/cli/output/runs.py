@@ -16,14 +16,13 @@ from rich.tree import Tree
 
 from holdfast.cli.output.jobs import as_json, at, short
 from holdfast.cli.output.screen import cell, moment, plain_table, seconds
+from holdfast.plane.approvals.rows import ApprovalOutline, outline_of_approval
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus
-from holdfast.plane.approvals.summaries import ApprovalOutline, outline_of_approval
 from holdfast.plane.workflows.core.definition import Step, StepKind
 from holdfast.plane.workflows.core.definition_codec import as_document
 from holdfast.plane.workflows.core.run import RunStatus, StepState, StepStatus, StoredRun
-from holdfast.plane.workflows.definitions import Definition
+from holdfast.plane.workflows.definitions import Definition, WorkflowOutline
 from holdfast.plane.workflows.run_rows import RunEvent, RunOutline, outline_of_run
-from holdfast.plane.workflows.summaries import WorkflowOutline
 from holdfast.types import NS
 
 CHILDREN_SHOWN: Final = 8

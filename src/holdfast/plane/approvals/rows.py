@@ -1,17 +1,47 @@
-"""Rows of the approval table: written when a job starts to wait for approval, and read back."""
+"""Rows of the approval table: written when a job starts to wait for approval, read back, and as outlines for lists."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from dataclasses import dataclass
+from typing import Any, Final
 
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus, digest
 from holdfast.plane.db.ports import Row
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import requesters_label
-from holdfast.plane.model.records import Job, StepOf
+from holdfast.plane.model.records import Job, StepOf, beginning
 from holdfast.plane.workflows.core.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalOutline:
+    """An approval with the beginning of its message. See `plane.approvals.rules.Approval`."""
+
+    job: str
+    tenant: str
+    gate: bool
+    status: ApprovalStatus
+    risk: str
+    rule: str
+    about: str
+    requested_by: str
+    revision: int
+    created_ns: int
+    run: str | None
+    step: str | None
+    expires_ns: int | None
+    decided_by: str | None
+    decided_ns: int | None
+    note: str | None
+    fence: int | None
+
+
+_TEXT_BEGUN: Final = re.compile(r'"(?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*')  # drops an escape that was cut in two
+
+_WRITTEN_MAX: Final = 2_500
 
 
 def request_of(job: Job, approval: Approval) -> str:
@@ -97,6 +127,50 @@ def approval_of(row: Row, state: JobState | str | None) -> Approval:
         note=row["note"],
         fence=row["holdfast_fence"],
     )
+
+
+def approval_outline_of(row: Row) -> ApprovalOutline:
+    """The outline of an approval from a row with the state of its job."""
+    return ApprovalOutline(
+        job=row["job"],
+        tenant=row["tenant"],
+        gate=bool(row["gate"]),
+        status=status_of(row, row["job_state"]),
+        risk=row["risk"],
+        rule=row["rule"],
+        about=_about(row["message"]),
+        requested_by=row["requested_by"],
+        revision=row["revision"],
+        created_ns=row["created_ns"],
+        run=row["run"],
+        step=row["step"],
+        expires_ns=row["expires_ns"],
+        decided_by=row["decided_by"],
+        decided_ns=row["decided_ns"],
+        note=row["note"],
+        fence=row["holdfast_fence"],
+    )
+
+
+def outline_of_approval(approval: Approval) -> ApprovalOutline:
+    """The outline of a complete approval."""
+    same = {name: getattr(approval, name) for name in ApprovalOutline.__slots__ if name != "about"}
+    return ApprovalOutline(**same, about=_text_of(approval.message))
+
+
+def _text_of(message: Any) -> str:
+    """The beginning of the message for the approver: of a text, or of any other value as JSON."""
+    if message is None:
+        return ""
+    return beginning(message if isinstance(message, str) else json.dumps(message, ensure_ascii=False))
+
+
+def _about(written: str) -> str:
+    """The same from stored JSON, which may be cut off."""
+    if len(written) < _WRITTEN_MAX:
+        return _text_of(json.loads(written))
+    begun = _TEXT_BEGUN.match(written)
+    return beginning(written if begun is None else json.loads(f'{begun[0]}"'))
 
 
 def own_labels(run: Run, step: str, risk: str) -> dict[str, str]:

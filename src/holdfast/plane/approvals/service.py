@@ -30,7 +30,14 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.errors import BackendError, BadInput, FencedOut, LeaseLost, LockBusy, RowMissing, Timeout
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane.approvals.rows import approval_of, new_values, own_labels, request_of
+from holdfast.plane.approvals.rows import (
+    ApprovalOutline,
+    approval_of,
+    approval_outline_of,
+    new_values,
+    own_labels,
+    request_of,
+)
 from holdfast.plane.approvals.rules import (
     Approval,
     ApprovalConflict,
@@ -46,7 +53,6 @@ from holdfast.plane.approvals.rules import (
     ValidDecision,
     judge,
 )
-from holdfast.plane.approvals.summaries import ApprovalOutline, approval_outline_of
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql

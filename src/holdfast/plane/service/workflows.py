@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
+from holdfast.plane.approvals.rows import ApprovalOutline
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus, ApprovalVerdict, all_requesters
 from holdfast.plane.approvals.service import Approvals, DecisionResult
-from holdfast.plane.approvals.summaries import ApprovalOutline
 from holdfast.plane.db.ports import Bus
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import (
@@ -37,10 +37,9 @@ from holdfast.plane.workflows.core.advance import again, begin
 from holdfast.plane.workflows.core.definition import Step, StepKind, Workflow
 from holdfast.plane.workflows.core.run import Run, RunRequest, RunStatus, StoredRun
 from holdfast.plane.workflows.core.validation import check_input
-from holdfast.plane.workflows.definitions import ALL_TENANTS, Definition
+from holdfast.plane.workflows.definitions import ALL_TENANTS, Definition, WorkflowOutline
 from holdfast.plane.workflows.run_rows import RunEvent, RunOutline
 from holdfast.plane.workflows.run_store import RunStore
-from holdfast.plane.workflows.summaries import WorkflowOutline
 from holdfast.types import check_label
 
 RUN_ID_CHARS_MAX: Final = 80

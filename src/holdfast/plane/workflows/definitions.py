@@ -26,12 +26,11 @@ from holdfast.errors import Unavailable
 from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql
-from holdfast.plane.model.records import beginning, encoded
+from holdfast.plane.model.records import TEXT_CHARS_MAX, beginning, encoded
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.definition_codec import as_document, from_document
 from holdfast.plane.workflows.core.problems import BadWorkflow
 from holdfast.plane.workflows.core.validation import accept_document, check_workflow
-from holdfast.plane.workflows.summaries import WorkflowOutline, workflow_outline_of, workflow_outline_text
 from holdfast.types import check_label
 
 ALL_TENANTS: Final = "*"
@@ -42,6 +41,21 @@ _INSERT: Final = sql("workflow_insert")
 _GET: Final = sql("workflow_get")
 _NEWEST: Final = sql("workflow_newest")
 _NUMBERED: Final = sql("workflow_numbered")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowOutline:
+    """A definition without its inputs, steps and templates. See `Definition`."""
+
+    scope: str
+    name: str
+    version: int
+    risk: str
+    steps: int  # their number
+    description: str  # its beginning
+    digest: str
+    created_ns: int
+    created_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +128,7 @@ class Definitions:
                 "version": 1 if last is None else last["version"] + 1,
                 "digest": digest,
                 "body": body,
-                "outline": workflow_outline_text(workflow.risk, len(workflow.steps), workflow.description),
+                "outline": _outline_text(workflow.risk, len(workflow.steps), workflow.description),
                 "now_ns": self._clock.now().wall,
                 "created_by": actor,
             }
@@ -154,7 +168,7 @@ class Definitions:
         """Outlines of the newest definitions that a tenant sees (None: all), by scope and name."""
         values = {"tenant": tenant or "", "scope": after[0], "name": after[1], "most": limit}
         rows = await self._database.read(lambda tx: tx.query(script("workflow_list", tx.dialect), values))
-        return [workflow_outline_of(row) for row in rows]
+        return [_outline_of(row) for row in rows]
 
     def _definition(self, row: Row) -> Definition:
         place = (row["scope"], row["name"], row["version"])
@@ -180,3 +194,24 @@ class Definitions:
 def check_scope(scope: str) -> str:
     """A tenant or `*`, or `BadInput`."""
     return scope if scope == ALL_TENANTS else check_label("scope", scope)
+
+
+def _outline_of(row: Row) -> WorkflowOutline:
+    """The outline of a definition from its row."""
+    risk, steps, description = json.loads(row["outline"])
+    return WorkflowOutline(
+        scope=row["scope"],
+        name=row["name"],
+        version=row["version"],
+        risk=risk,
+        steps=steps,
+        description=beginning(description),
+        digest=row["digest"],
+        created_ns=row["created_ns"],
+        created_by=row["created_by"],
+    )
+
+
+def _outline_text(risk: str, steps: int, description: str) -> str:
+    """The part of an outline that comes from the definition, as it is stored next to it."""
+    return json.dumps([risk, steps, description[: TEXT_CHARS_MAX + 1]])

@@ -45,7 +45,7 @@ from holdfast.plane.locks.run_lock import run_lock
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import ID_CHARS_MAX, Delivery, check_id, check_text
-from holdfast.plane.workflows.core.event_batch import advance_all
+from holdfast.plane.workflows.core.advance import advance_all
 from holdfast.plane.workflows.core.run import (
     Advance,
     CancelRequested,

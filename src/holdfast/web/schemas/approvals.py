@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
+from holdfast.plane.approvals.rows import ApprovalOutline, outline_of_approval
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus
 from holdfast.plane.approvals.service import NOTE_CHARS_MAX, REVISION_MAX, DecisionResult
-from holdfast.plane.approvals.summaries import ApprovalOutline, outline_of_approval
 from holdfast.web.schemas.jobs import AS_WHOLE, Asked, Cursor, Filter, Given, Label, Limit, StateName, Told, moment
 
 Line: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=NOTE_CHARS_MAX)]

@@ -11,9 +11,8 @@ from holdfast.plane.model.caller import REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.service.workflows import RUN_ID_CHARS_MAX
 from holdfast.plane.workflows.core.definition_codec import as_document
 from holdfast.plane.workflows.core.run import RunStatus, StepState, StepStatus, StoredRun
-from holdfast.plane.workflows.definitions import Definition
+from holdfast.plane.workflows.definitions import Definition, WorkflowOutline
 from holdfast.plane.workflows.run_rows import RunEvent, RunOutline, outline_of_run
-from holdfast.plane.workflows.summaries import WorkflowOutline
 from holdfast.web.schemas.jobs import (
     AS_WHOLE,
     IN_DIGITS,

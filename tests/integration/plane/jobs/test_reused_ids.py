@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import carried
+from holdfast.plane.approvals.rows import outline_of_approval
 from holdfast.plane.approvals.rules import ApprovalStatus, ApprovalVerdict
-from holdfast.plane.approvals.summaries import outline_of_approval
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database
 from holdfast.plane.fleet.registry import Workers

@@ -13,8 +13,8 @@ from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import CancelRequested, CheckRun
+from holdfast.plane.workflows.definitions import WorkflowOutline
 from holdfast.plane.workflows.run_rows import RunOutline, outline_of_run
-from holdfast.plane.workflows.summaries import WorkflowOutline
 from support.fixtures.workflows import ASKER, FlowReplica, FlowStage
 
 pytestmark = pytest.mark.asyncio

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.plane.approvals.summaries import ApprovalOutline, outline_of_approval
+from holdfast.plane.approvals.rows import ApprovalOutline, outline_of_approval
 from holdfast.plane.model.records import TEXT_CHARS_MAX
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import CheckRun
+from holdfast.plane.workflows.definitions import WorkflowOutline
 from holdfast.plane.workflows.run_rows import outline_of_run
-from holdfast.plane.workflows.summaries import WorkflowOutline
 from support.fixtures.workflows import ASKER, FlowReplica, FlowStage
 
 pytestmark = pytest.mark.asyncio

@@ -12,8 +12,7 @@ import pytest
 
 from fuzzing.call_count import CALLS_PER_UNIT, costs_what_it_is_charged
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.workflows.core.advance import advance
-from holdfast.plane.workflows.core.event_batch import advance_all
+from holdfast.plane.workflows.core.advance import advance, advance_all
 from holdfast.plane.workflows.core.run import CheckRun, EventOutcome, GiveUp, JobEnded, RunStatus
 from holdfast.plane.workflows.core.run_draft import ADVANCE_COST_MAX
 from holdfast.plane.workflows.expressions import evaluate, render

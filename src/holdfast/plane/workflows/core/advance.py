@@ -34,7 +34,7 @@ again: they cost nothing, and they may read the decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
@@ -50,6 +50,7 @@ from holdfast.plane.workflows.core.run import (
     CancelRequested,
     CheckRun,
     ChildEnded,
+    Effect,
     Event,
     EventOutcome,
     GiveUp,
@@ -63,7 +64,7 @@ from holdfast.plane.workflows.core.run import (
     TimelineEntry,
     read_attempt_id,
 )
-from holdfast.plane.workflows.core.run_draft import ACTIVE, RunDraft, bad_expression
+from holdfast.plane.workflows.core.run_draft import ACTIVE, ADVANCE_COST_MAX, RunDraft, bad_expression
 from holdfast.plane.workflows.core.run_outcome import (
     HANDLED,
     NOT_NEEDED,
@@ -151,6 +152,39 @@ def advance(
     if end is not None:
         _stop(draft, end[1] or "", _not_over(draft))
     return _concluded(draft, event, end)
+
+
+def advance_all(
+    run: Run,
+    events: Sequence[Event],
+    now_ns: int,
+    draw: Draw,
+    *,
+    may_start: Callable[[str], bool] = always,
+    budget: Budget | None = None,
+) -> tuple[Advance, list[EventOutcome]]:
+    """Apply at least one event to a run, as one change. Also returns the `EventOutcome` of each applied event.
+
+    The run is the one that `advance` returns when it is called for each event in turn, at the same time and under the
+    same lease; effects and notes keep that order. An event that cannot be applied does not affect the others. All
+    events share the budget. If it is spent before the last one, the remaining events are left for another change, so
+    that fan-out results with costly outputs are not one long computation. The whole change is `APPLIED` if one of the
+    events was; otherwise it is like the last one's.
+    """
+    shared = Budget() if budget is None else budget
+    effects: list[Effect] = []
+    notes: list[TimelineEntry] = []
+    outcomes: list[EventOutcome] = []
+    found = Advance(run, EventOutcome.NOTHING)
+    for event in events:
+        if outcomes and shared.spent >= ADVANCE_COST_MAX:
+            break
+        found = advance(found.run, event, now_ns, draw, may_start=may_start, budget=shared)
+        outcomes.append(found.outcome)
+        effects += found.effects
+        notes += found.notes
+    whole = EventOutcome.APPLIED if EventOutcome.APPLIED in outcomes else found.outcome
+    return replace(found, outcome=whole, effects=tuple(effects), notes=tuple(notes)), outcomes
 
 
 # Events.
