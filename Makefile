@@ -22,7 +22,7 @@ PYTHON = $(eval PYTHON := $(shell for each in python3.13 python3.12 python3.11 p
 endif
 
 # What the caller's shell says about other environments does not reach ours. Nor does a wish for no bytecode: the tests
-# start a thousand interpreters, and each would compile the package anew.
+# start a thousand interpreters, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER VIRTUAL_ENV
 
 # Two for each core: many tests wait, for a process or for a lease to expire.
@@ -121,7 +121,7 @@ crowds: $(STAMPS)/dev ## 100,000 waiters and a million expired leases on every s
 model: $(STAMPS)/dev ## Every state of the model of leases and fences, with Spin: minutes; ARGS=--small: seconds
 	@$(PY) tools/model.py $(ARGS)
 
-docs: $(STAMPS)/dev ## Write the generated pages anew
+docs: $(STAMPS)/dev ## Write the generated pages again
 	@$(PY) tools/states.py --write
 	@$(PY) tools/reference.py --write
 	@$(PY) tools/states.py --write

@@ -19,7 +19,7 @@ TTL_S = 30  # of every lock that is not about renewal: long enough never to matt
 
 
 class Role(StrEnum):
-    """Which side of a ratio somebody stands on."""
+    """The side of a ratio that a contender is on."""
 
     OURS = "ours"
     PEER = "peer"
@@ -76,7 +76,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Contender(Generic[C]):
-    """Somebody who takes part. `connect` is what the scenario needs to begin."""
+    """A participant of a scenario. `connect` returns the client that the scenario starts with."""
 
     name: str
     role: Role

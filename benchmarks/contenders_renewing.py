@@ -1,4 +1,4 @@
-"""Who keeps many leases alive at once. Each takes them all, renews them until the block ends, and counts the lost.
+"""Contenders that keep many leases alive. Each takes them all, renews them until the block ends, and counts the lost.
 
 Peers that leave renewal to the caller get the loop that a user would write, once for two thirds of the TTL, as
 python-redis-lock does it. Holdfast renews each third, so it does twice the work. Twice the TTL holds three renewals of
@@ -98,7 +98,7 @@ def _python_redis_lock(place: Place, count: int, limit_s: float) -> Iterator[Cou
         for lock in locks:
             lock.acquire()
         yield lambda: _missing(place, [f"lock:{name}" for name in _names(count)])
-        # Asked to stop all at once; its own release would wait for one thread after the other.
+        # Stop all together; its own release would wait for one thread after the other.
         for lock in locks:
             lock._lock_renewal_stop.set()
         for lock in locks:
@@ -132,7 +132,7 @@ def _coredis(place: Place, count: int, limit_s: float) -> Iterator[CountLost]:
 
 
 async def _many(work: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Some at a time, all in one context: coredis keeps the token in a context variable of whoever acquired."""
+    """Some at a time, all in one context: coredis keeps the token in a context variable of the acquirer."""
     loop, context, rest = asyncio.get_running_loop(), _CONTEXT, iter(work)
     while some := list(itertools.islice(rest, _AT_ONCE)):
         await asyncio.gather(*(loop.create_task(each, context=context) for each in some))

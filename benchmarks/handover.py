@@ -4,9 +4,9 @@ What counts is the time from the *call* of release to the moment the next holder
 of its median: the time a lock is held does not count, nor does a moment in which the machine did something else. Two
 rules make every grant a hand-over, for every contender alike:
 
-- *After you*: whoever has released asks again only when somebody else has had the lock. Without it, locks that poll are
-  retaken by whoever released them, again and again, while the others sleep.
-- A lock is held for two milliseconds, so that whoever released it is back in line, and has been told that it is busy,
+- *After you*: a client that has released asks again only after another client has had the lock. Without it, a client
+  that polls takes its own lock again and again, while the others sleep.
+- A lock is held for two milliseconds, so that the last holder is back in the queue, and has been told that it is busy,
   before it is released again. Otherwise two of them would pass it to and fro while the others sleep, and would never
   meet a lock that is held.
 
@@ -44,7 +44,7 @@ class Relay:
     stopping: bool = False
 
     def taken(self, after_you: Any) -> None:
-        """Somebody has the lock."""
+        """A client has the lock."""
         now = time.perf_counter()
         if self.released_at:
             self.latencies.append(now - self.released_at)
@@ -59,7 +59,7 @@ class Relay:
 
 def _result(latencies: list[float], idle: tuple[Load, Load], busy: tuple[Load, Load]) -> Measurement:
     if not latencies:
-        raise TimeoutError("nobody was handed the lock while it was measured")
+        raise TimeoutError("no client acquired the lock during the measurement")
     ordered, count = sorted(latencies), len(latencies)
     return Measurement(
         1 / ordered[count // 2],
@@ -188,7 +188,7 @@ def by_threads(
 
 
 def by_raw_task(contender: Contender[AsyncConnect], place: Place, seconds: float) -> Measurement:
-    """The raw limit: a bare client gives the lock back and takes it again, on behalf of whoever is next."""
+    """The raw limit: a bare client releases the lock and acquires it again, on behalf of the next client."""
 
     async def main() -> Measurement:
         latencies: list[float] = []

@@ -1,7 +1,7 @@
 """Bare clients of Redis: the limit that Python, the kernel and the server set, with nothing in between.
 
 They send what Holdfast sends (the same two scripts by hash, a fresh token each time) and believe every answer. No
-deadlines, no retries, no checks: nobody should use them, and nothing can be expected to be faster.
+deadlines, no retries, no checks: do not use them. Nothing can be expected to be faster.
 """
 
 from __future__ import annotations

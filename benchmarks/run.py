@@ -1,7 +1,7 @@
 """The command: `python -m benchmarks.run [--scenario NAME …] [--repeats N] [--seconds S] [--quick] …`.
 
 Repeats are interleaved: one round over all contenders, then the next, so that a noisy minute of a shared machine hits
-everybody. Nothing is asserted: the exit code is 1 only if Holdfast itself could not be measured.
+all of them. Nothing is asserted: the exit code is 1 only if Holdfast itself could not be measured.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@
 #define SITES 1
 #endif
 
-#define NOBODY CLIENTS
+#define NO_CLIENT CLIENTS
 #define NOTHING 0
 #define FRESH 1
 #define STALE 2
@@ -42,7 +42,7 @@
 #define FENCE(place) counter[place]
 #endif
 
-byte holder[SITES] = NOBODY; /* the service: who has the lease, */
+byte holder[SITES] = NO_CLIENT; /* the service: who has the lease, */
 byte counter[SITES];         /* the counter behind the fences, */
 byte epoch[SITES];           /* and how often it was promoted */
 bool second_serves;
@@ -121,7 +121,7 @@ inline deliver(who) {
 
 inline grant(place) {
     atomic {
-        !believes[me] && sent[me] == 0 && holder[place] == NOBODY && grants < GRANTS && (place == 0 || second_serves) ->
+        !believes[me] && sent[me] == 0 && holder[place] == NO_CLIENT && grants < GRANTS && (place == 0 || second_serves) ->
         holder[place] = me;
         counter[place]++;
         grants++;
@@ -177,7 +177,7 @@ end:
     :: atomic {
         believes[me] ->
         if
-        :: holder[at[me]] == me -> holder[at[me]] = NOBODY
+        :: holder[at[me]] == me -> holder[at[me]] = NO_CLIENT
         :: else /* compare and delete: what is another's is left alone */
         fi;
         printf("client %d releases the lease, or is told that it is not its own\n", me);
@@ -204,15 +204,15 @@ end:
     :: deliver(3)
 #endif
     :: atomic {
-        holder[0] != NOBODY ->
+        holder[0] != NO_CLIENT ->
         printf("the lease of client %d runs out\n", holder[0]);
-        holder[0] = NOBODY
+        holder[0] = NO_CLIENT
     }
 #ifdef SPLIT
     :: atomic {
-        holder[1] != NOBODY ->
+        holder[1] != NO_CLIENT ->
         printf("the lease of client %d at the second service runs out\n", holder[1]);
-        holder[1] = NOBODY
+        holder[1] = NO_CLIENT
     }
     :: atomic {
         !second_serves ->
@@ -225,9 +225,9 @@ end:
 #endif
 #ifdef FAILOVER
     :: atomic {
-        holder[0] != NOBODY && counter[0] > 0 ->
+        holder[0] != NO_CLIENT && counter[0] > 0 ->
         printf("failover: the latest grant is forgotten, and its fence with it\n");
-        holder[0] = NOBODY;
+        holder[0] = NO_CLIENT;
         counter[0]--;
         epoch[0]++
     }

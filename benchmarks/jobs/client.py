@@ -25,14 +25,14 @@ from benchmarks.jobs.stamps import noted
 
 WARM_UP = 50
 BATCH = 100
-LOOK_S = 0.05  # looking costs whoever is looked at, too
+LOOK_S = 0.05  # a poll costs CPU time of the server, too
 LIMIT_S = 120.0
 
 _LIVE = "state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')"
 
 
 class Client(Protocol):
-    """One queue, as somebody sees it who submits."""
+    """One queue, as its submitter sees it."""
 
     async def noops(self, number: int) -> None:
         """Submit jobs that do nothing. Returns when all are accepted."""
@@ -158,7 +158,7 @@ async def done(client: Client, number: int) -> None:
 
 
 def cpu_s() -> float:
-    """CPU time of this process, and of the workers and their children. Servers are left out: some are everybody's."""
+    """CPU time of this process, and of the workers and their children. Servers are left out: some are shared."""
     tick = os.sysconf("SC_CLK_TCK")
     todo, ticks = os.environ["BENCH_WORKERS"].split(), 0
     while todo:

@@ -36,7 +36,7 @@ def settings_of(database: str, bus: str | None, leases: str | None, concurrency:
 
 
 def settings() -> Settings:
-    """A plane where the environment says, with a worker of the size that everybody has."""
+    """A plane where the environment says, with a worker of the common size."""
     places = os.environ
     concurrency = int(places["BENCH_CONCURRENCY"])
     return settings_of(places["BENCH_DATABASE"], places.get("BENCH_BUS"), places.get("BENCH_LEASES"), concurrency)

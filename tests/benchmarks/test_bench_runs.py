@@ -1,4 +1,4 @@
-"""The benchmarks stay alive: what needs no peer is run, shortly. What they measure is nobody's business here.
+"""The benchmarks stay alive: what needs no peer is run, shortly. Their results are not checked here.
 
 They run in a process of their own, as `make bench` does, because the folder is a package that only a start from the
 repository's root finds, and because measurements leave connections and threads behind that no test wants to meet.

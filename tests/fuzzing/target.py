@@ -48,7 +48,7 @@ def parted(data: bytes, parts: int) -> list[bytes]:
 
 
 def refused(error: HoldfastError, *, secret: str | None = None) -> None:
-    """See that an error of ours helps whoever gets it, can be printed anywhere, and tells no secret."""
+    """Check that an error of ours is helpful, can be printed anywhere, and contains no secret."""
     text = str(error)
     assert text.strip(), f"{type(error).__name__} says nothing"
     text.encode("utf-8")  # half a surrogate pair would end the program that prints it

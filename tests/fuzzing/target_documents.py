@@ -52,7 +52,7 @@ def _file(name: str, data: bytes) -> Path:
 
 
 def settings_file(data: bytes) -> None:
-    """A `holdfast.toml`. All that is wrong with it is told at once."""
+    """A `holdfast.toml`. All problems are reported together."""
     path = _file("holdfast.toml", data)
     try:
         settings = load_settings(path, environment={})
@@ -93,7 +93,7 @@ def environment(data: bytes) -> None:
 
 
 def policy_file(data: bytes) -> None:
-    """A policy file. It is read when a store is down: then of all times nothing may be raised that nobody expects."""
+    """A policy file. It is read when a store is down: then an unexpected error would be worst."""
     path = _file("policy.toml", data)
     try:
         policy = read_policy_file(path)
@@ -232,7 +232,7 @@ def _shown(*texts: str) -> None:
 
 
 def generation(data: bytes) -> None:
-    """The memory of a guarded file. A damaged one lets nobody in; an intact one, nobody who is older."""
+    """The memory of a guarded file. A damaged one admits no holder; an intact one, no older holder."""
     shutil.rmtree(FOLDER / "guarded", ignore_errors=True)
     (FOLDER / "guarded").mkdir(parents=True)
     _file(f"guarded/{generation_name('note.txt')}", data)

@@ -23,7 +23,7 @@ from holdfast.plane.workflows.core.definition_codec import from_document
 from support.harness.web import TOKENS, UNBOUND, Stage, stage_at
 
 PATIENCE_S: Final = 30.0  # for one answer; who is slower than this on any machine hangs
-BRIEFLY_S: Final = 0.01  # a resource that nobody gives back is not waited for
+BRIEFLY_S: Final = 0.01  # no wait for a resource that is never released
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _UNFIT: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _UNSEEN: Final = re.compile(rb"[^\x21-\x7e]")

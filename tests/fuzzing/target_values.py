@@ -86,7 +86,7 @@ def encoded_key(data: bytes) -> None:
 
 
 def cursor(data: bytes) -> None:
-    """Where a page ended, as a caller says it. It is no secret, so anybody may make one up."""
+    """Where a page ended, as a caller says it. It is no secret, so any client can make one up."""
     text = argument(data)
     for kind in ("jobs", "lines"):
         try:

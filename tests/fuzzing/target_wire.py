@@ -80,10 +80,10 @@ class Said:
 
 
 class NoEars:
-    """Nobody waits in these tests."""
+    """No client waits in these tests."""
 
     async def open(self, timeout_ns: int) -> WakeupSubscription:
-        raise AssertionError("nobody waits here")
+        raise AssertionError("no client waits here")
 
     async def close(self) -> None:
         pass
@@ -104,7 +104,7 @@ async def _acquire(store: RedisStore, data: bytes) -> None:
         if isinstance(found, Grant):
             whole(found.fence, 1, FENCE_MAX)
             said = rf"{re.escape(HEAD)} \d+ 0*{found.fence} {TOKEN}".encode()
-            assert re.search(said, data), "a grant that nobody gave"
+            assert re.search(said, data), "a grant that the server did not send"
             assert found.token == TOKEN
         else:
             assert isinstance(found, Busy)
@@ -182,11 +182,11 @@ def redis_link(data: bytes) -> None:
     loop.run_until_complete(asyncio.sleep(0))
     expected = _all_of(data)
     for call in calls[1:]:
-        assert call.done(), "somebody is left waiting"
+        assert call.done(), "a caller is left waiting"
         error = call.exception()
         assert error is None or isinstance(error, BackendError)
     if calls[2].exception() is None:
-        assert repr(calls[2].result()) == repr(expected[3]), "somebody got the reply of another"
+        assert repr(calls[2].result()) == repr(expected[3]), "a caller got the reply of another"
 
 
 def _pieces(data: bytes) -> list[bytes]:
@@ -371,7 +371,7 @@ _PROMETHEUS: Final = (
 
 TARGETS: Final = (
     Target("redis-replies", redis_replies, "no grant, renewal or release by chance", (*_RESP, *_ERRORS, *_GRANT)),
-    Target("redis-link", redis_link, "nobody gets the reply of another, or none", (*_RESP, *_ERRORS)),
+    Target("redis-link", redis_link, "each caller gets its own reply", (*_RESP, *_ERRORS)),
     Target("bus-message", bus_message, "the message that was sent, or known as unreadable", _MESSAGE),
     Target(
         "bus-answer",

@@ -118,7 +118,7 @@ def no_room_for_drift(patch: pytest.MonkeyPatch) -> None:
     attacks=("R124",),
 )
 def lost_lease_released_all_the_same(patch: pytest.MonkeyPatch) -> None:
-    """A lease that was lost is released at the end of the work, though the key may be somebody else's by then."""
+    """A lease that was lost is released at the end of the work, though another client may hold the key by then."""
 
     async def release(self: AnyLease, *_: object) -> Released:
         lease_record = self._lease_record
@@ -177,9 +177,9 @@ def one_token_for_all_tasks_of_a_process(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimEntropy, "token", lambda self: self.__dict__.setdefault("only", "0" * 31 + "1"))
 
 
-@keep("Redisson #7272", where="runtime/renewer.py", found_by=broken(19, "C0", text="the keeper still looks after"))
+@keep("Redisson #7272", where="runtime/renewer.py", found_by=broken(19, "C0", text="the renewer still keeps"))
 def the_renewer_outlives_the_release(patch: pytest.MonkeyPatch) -> None:
-    """A lease that was given back is not taken out of the renewer's hands."""
+    """A released lease is not removed from the renewer."""
     patch.setattr(Renewer, "drop", lambda self, lease_record: None)
 
     async def renew_all(self: Renewer, due: list[LeaseRecord]) -> None:
@@ -279,7 +279,7 @@ def renewals_are_capped(patch: pytest.MonkeyPatch) -> None:
     ),
 )
 def a_grant_that_is_past_its_time_is_handed_out(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks whether the answer took longer than the lease lasts."""
+    """No check whether the reply took longer than the lease lasts."""
     patch.setattr(acquiring, "elapsed_ns", lambda since, now: 0)
 
 
@@ -310,7 +310,7 @@ def a_loss_is_swallowed_at_the_end_of_the_block(patch: pytest.MonkeyPatch) -> No
     attacks=("R45",),
 )
 def a_cancelled_acquire_is_not_undone(patch: pytest.MonkeyPatch) -> None:
-    """A task that is cancelled while the store's grant is on its way leaves a key that nobody knows of."""
+    """A task that is cancelled while the store's grant is on its way leaves a key without a holder."""
     undo = acquiring.undo
 
     def unless_it_was_cancelled(
@@ -352,7 +352,7 @@ def a_dropped_lease_is_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 @keep(
-    "many: a failed clean-up is nobody's",
+    "many: a failed clean-up is dropped",
     where="runtime/renewer.py",
     found_by=Test(
         "unit.leases.test_release",

@@ -62,7 +62,7 @@ keep = house.keep
     ),
 )
 def a_message_in_hand_is_not_prolonged(patch: pytest.MonkeyPatch) -> None:
-    """Nobody tells the bus that a message is still being worked on, so another worker gets it too."""
+    """The consumer does not extend an in-flight message, so another worker gets it too."""
     patch.setattr(InFlight, "silent_since", lambda self, before_s: [])
 
 
@@ -228,7 +228,7 @@ def a_message_sent_again_is_dropped_as_a_duplicate(patch: pytest.MonkeyPatch) ->
 
 
 @keep(
-    "Flower #1217: open to everybody by default",
+    "Flower #1217: open to all by default",
     where="web/middleware/auth.py",
     found_by=Test(
         "integration.web.test_auth",
@@ -238,7 +238,7 @@ def a_message_sent_again_is_dropped_as_a_duplicate(patch: pytest.MonkeyPatch) ->
     ),
 )
 def a_server_without_tokens_is_open_to_the_network(patch: pytest.MonkeyPatch) -> None:
-    """Without configured tokens the server serves everybody, on whatever interface it listens."""
+    """Without configured tokens the server serves all clients, on any interface."""
     patch.setattr(auth, "is_loopback", lambda host: True)
 
 
@@ -253,7 +253,7 @@ def a_server_without_tokens_is_open_to_the_network(patch: pytest.MonkeyPatch) ->
     ),
 )
 def a_page_from_elsewhere_may_post(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks where a request comes from, so a page that somebody visits cancels their jobs."""
+    """The origin of a request is not checked, so a page that a user visits cancels their jobs."""
     stranger = Access.stranger
     patch.setattr(Access, "stranger", lambda self, host, origin: stranger(self, host, None))
 

@@ -73,7 +73,7 @@ def one_token_for_all_grants(patch: pytest.MonkeyPatch) -> None:
     attacks=("R3",),
 )
 def contention_is_an_error(patch: pytest.MonkeyPatch) -> None:
-    """The primitive raises while somebody else holds the key."""
+    """The primitive raises while another client holds the key."""
     acquire = raw_token.acquire
 
     async def or_raise(*arguments: Any) -> str:
@@ -128,7 +128,7 @@ def store_trouble_is_called_not_owned(patch: pytest.MonkeyPatch) -> None:
     attacks=("R16",),
 )
 def every_store_is_asked_to_renew(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks whether the store can renew at all."""
+    """No check whether the store can renew."""
     settle = timing.settle
     patch.setattr(timing, "settle", lambda **chosen: settle(**{**chosen, "auto_renew": True}))
     _nothing_known(patch)
@@ -479,7 +479,7 @@ def a_switch_without_an_effect(patch: pytest.MonkeyPatch) -> None:
     attacks=("R6", "R83"),
 )
 def a_release_that_fails_fails_the_work(patch: pytest.MonkeyPatch) -> None:
-    """Work that is done ends with an error because its lock could not be given back."""
+    """Work that is done ends with an error because its lock could not be released."""
     release = releasing.release
 
     async def strict(*arguments: Any, **how: Any) -> Released:

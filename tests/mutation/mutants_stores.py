@@ -30,7 +30,7 @@ FOREVER_NS = 10**18
     attacks=("R1", "R4", "R19"),
 )
 def release_without_compare(patch: pytest.MonkeyPatch) -> None:
-    """Whoever releases the key frees it, also the one who has lost it to another."""
+    """Any release frees the key, even that of a client that has lost it to another."""
 
     release = MemoryTable.release
 
@@ -123,7 +123,7 @@ def a_failover_gives_out_the_same_fence(patch: pytest.MonkeyPatch) -> None:
     attacks=("R7",),
 )
 def expired_lease_renewed(patch: pytest.MonkeyPatch) -> None:
-    """The store renews whatever has the name of the key, whoever asks and however late."""
+    """The store renews any lease of that key, for any client and however late."""
 
     def renew(self: MemoryTable, renewal: Any, now: Instant) -> bool:
         entry = self._state.entries.get(renewal.key)
@@ -159,7 +159,7 @@ def fence_must_be_strictly_greater(patch: pytest.MonkeyPatch) -> None:
 
 @keep("etcd #11456", where="stores/memory/table.py", found_by=broken(19, "C4"))
 def a_lease_that_runs_while_its_asker_waits(patch: pytest.MonkeyPatch) -> None:
-    """The time of a lease begins when its asker gets in line, so it may be over by the time it is granted."""
+    """The time of a lease begins when its client is enqueued, so it may be over by the time it is granted."""
     acquire = MemoryTable.acquire
     came: dict[tuple[int, str], int] = {}
 
@@ -190,7 +190,7 @@ def a_restart_loses_track_of_the_leases(patch: pytest.MonkeyPatch) -> None:
 
 @keep("reinhardt #1476", where="testing/sim/environment/store.py", found_by=broken(6, "C4"), attacks=("R7",))
 def extending_is_releasing_and_taking_again(patch: pytest.MonkeyPatch) -> None:
-    """A renewal gives the key back and asks for it again; somebody else may come in between."""
+    """A renewal releases the key and acquires it again; another client may acquire it in between."""
 
     def give_back(server: LeaseServer, each: Renewal) -> object:
         entry = server.table._live(each.key, server.clock.now())
@@ -226,7 +226,7 @@ def extending_is_releasing_and_taking_again(patch: pytest.MonkeyPatch) -> None:
     attacks=("R7",),
 )
 def extending_in_two_steps(patch: pytest.MonkeyPatch) -> None:
-    """A renewal asks who holds the key, and sets its expiry in a second request, whoever holds it by then."""
+    """A renewal reads the holder, and sets the expiry in a second request, even for another holder."""
 
     def extend(self: LeaseServer, each: Renewal) -> bool:
         entry = self.table._state.entries.get(each.key)

@@ -1,4 +1,4 @@
-"""What the source never does: put values into statements or scripts, run input, or fetch what somebody names.
+"""What the source never does: put values into statements or scripts, run input, or fetch addresses of users.
 
 Read from the syntax tree, so that a comment or a text cannot hide anything. Where something has to be there, it stands
 in a list with its reason; a line that is not needed any more fails as well.
@@ -176,16 +176,16 @@ def test_no_process_of_the_plane_can_fetch_an_address() -> None:
     assert not {each for each in reach if each.startswith(("plane/", "web/", "observe/", "cli/"))}
 
 
-# Where a secret, or what is kept of one, is compared by the operator, and why that tells nobody anything.
+# Where a secret, or what is kept of one, is compared by the operator, and why that reveals nothing.
 _SECRET = re.compile(r"token|secret|password|digest|credential|ticket", re.IGNORECASE)
 COMPARED: dict[str, str] = {
     "plane/workflows/definitions.py": "digests of workflows, which are no secrets",
-    "plane/resources/locks.py": "digests of tokens: whoever learns one by the time it takes has not got the token",
+    "plane/resources/locks.py": "digests of tokens: the time reveals at most the digest, not the token",
     "plane/db/statements.py": "a word of a statement",
     "stores/sqlite/notify_socket.py": "a constant of the socket interface",
     "stores/memory/table.py": "one process, which holds all tokens itself; see docs/security.md",
     "stores/redis/store.py": "our own token in the answer to our own question",
-    "stores/redis/lock_value.py": "the mark of a key that is nobody's",
+    "stores/redis/lock_value.py": "the mark of a key without a holder",
     "stores/sqlite/lease_table.py": "digests of tokens and tickets",
     "testing/conformance/environment.py": "a simulated world",
 }

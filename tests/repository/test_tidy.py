@@ -176,7 +176,7 @@ def test_sleeping_is_told_apart_from_waiting(text: str, count: int) -> None:
 
 
 def test_every_test_asserts_something() -> None:
-    """By itself, or by calling a function of the tests that does."""
+    """Directly, or by calling a function of the tests that does."""
     found = [(path, node) for path in sorted((ROOT / "tests").glob("**/*.py")) for node in functions(path)]
     asserting = {node.name for _, node in found if _asserts(node, set())}
     wrong = [

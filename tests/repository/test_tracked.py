@@ -73,7 +73,7 @@ def test_nothing_foreign_is_tracked() -> None:
         ("docs/wheel.png", b"PK\x03\x04"),
         ("src/holdfast/web/static/logo.png", PNG),
         ("core", b"\x7fELF"),
-        ("notes", b"plain text of nobody knows what"),
+        ("notes", b"plain text of an unknown kind"),
     ],
 )
 def test_what_does_not_belong_is_found_by_name_and_by_content(name: str, content: bytes) -> None:

@@ -33,7 +33,7 @@ def the_result_of_an_overtaken_worker_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_scheduler_is_not_asked_for_its_fence(patch: pytest.MonkeyPatch) -> None:
-    """Whoever once had the lock of a job may write it, however late."""
+    """A former holder of the lock of a job may write it, however late."""
     change, condition = (
         bulk.script("job_change", "sqlite"),
         " AND (holdfast_fence IS NULL OR holdfast_fence <= :fence)",
@@ -49,7 +49,7 @@ def a_scheduler_is_not_asked_for_its_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_job_ends_twice(patch: pytest.MonkeyPatch) -> None:
-    """An end is written over another end: nobody asks whether the job is over, and the table allows it."""
+    """An end is written over another end: no check whether the job is finished, and the table allows it."""
     ends = frozenset(each for each in JobState if each.terminal)
     for state in ends:
         patch.setitem(job_states.MOVES, state, ends | {JobState.RUNNING})
@@ -89,7 +89,7 @@ def a_job_is_acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> Non
 
 
 def the_resource_does_not_look_at_the_fence(patch: pytest.MonkeyPatch) -> None:
-    """Whoever comes may write."""
+    """Any client may write."""
     patch.setattr(FencedResource, "accepts", lambda self, fence: True)
 
 
@@ -105,7 +105,7 @@ def a_second_run_does_not_know_what_the_first_has_done(patch: pytest.MonkeyPatch
 
 
 def a_decision_may_be_made_again_otherwise(patch: pytest.MonkeyPatch) -> None:
-    """Whoever decides last is told that it counts."""
+    """The last decision is reported as effective."""
     decide = Approvals.decide
 
     async def anyhow(self: Approvals, *args: Any, **settings: Any) -> Any:
@@ -118,7 +118,7 @@ def a_decision_may_be_made_again_otherwise(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_worker_does_not_end(patch: pytest.MonkeyPatch) -> None:
-    """It is drained, and for minutes nobody hears that it was."""
+    """It is drained, and reports that only minutes later."""
     stop = WorkerPart.stop
 
     async def late(self: WorkerPart, grace: float) -> bool:
@@ -130,5 +130,5 @@ def a_worker_does_not_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_job_that_kills_is_run_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """Nobody counts who has begun an attempt and was not heard of again."""
+    """Workers that began an attempt and then vanished are not counted."""
     patch.setattr(worker, "given_up", lambda lost: None)

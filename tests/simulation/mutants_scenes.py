@@ -97,7 +97,7 @@ def a_deleted_row_is_forgotten_with_its_fence(patch: pytest.MonkeyPatch) -> None
 
 
 def a_lost_term_is_not_cancelled(patch: pytest.MonkeyPatch) -> None:
-    """Nobody tells the work of a term that its leadership is gone."""
+    """The work of a term is not told that its leadership is gone."""
     patch.setattr(Body, "told", lambda self, ended: None)
 
 
@@ -108,7 +108,7 @@ def a_leader_goes_on_after_its_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_leader_resigns_without_a_word(patch: pytest.MonkeyPatch) -> None:
-    """Whoever resigns stops renewing, and does not tell the store."""
+    """A leader that resigns stops renewing, and does not tell the store."""
 
     async def release(self: AnyLease, state: LeaseState) -> Released:
         self._lease_record.released()

@@ -80,7 +80,7 @@ async def keep_for_a_while(host: SimHost) -> None:
 
 
 async def behind_another_task(host: SimHost) -> None:
-    """Two tasks of one process: the second stands in line at the local mutex."""
+    """Two tasks of one process: the second waits in the queue of the local mutex."""
     other = asyncio.get_running_loop().create_task(work_in_a_block(host))
     await asyncio.sleep(0)
     try:

@@ -38,7 +38,7 @@ def children(pid: int) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Ended; whether somebody has asked for its exit code does not matter."""
+    """Ended; whether its exit code was collected does not matter."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
     except OSError:

@@ -37,7 +37,7 @@ def described(outcome: PlaneOutcome) -> str:
 
 
 def rough(seed: int, **more: Any) -> PlaneSwarm:
-    """A world in which much happens at once, and that is over soon."""
+    """A short world with many concurrent events."""
     usual: dict[str, Any] = {
         "controls": 3,
         "workers": 2,
@@ -68,7 +68,7 @@ def test_people_know_what_time_it_is_whatever_the_clock_of_the_lease_store_was_s
 
 
 def test_a_world_is_not_at_rest_while_somebody_is_paused_who_has_something_to_say() -> None:
-    """A worker that was paused for 18 s said its result when all others had left, and nobody could hear it."""
+    """A worker that was paused for 18 s sent its result when all other processes had ended."""
     outcome = run_plane(9_200_565)
     assert not outcome.violations, described(outcome)
 
@@ -110,7 +110,7 @@ def test_the_same_seed_is_the_same_plane_in_another_process_with_other_hashes() 
     assert run_plane(6, replace(draw_plane_swarm(6), jobs=6, runs=1, phase_ns=8 * NS)).digest != here.digest
 
 
-# Two messages about one job at the same time, and whoever has its lock is paused before it writes and loses it.
+# Two messages about one job at the same time, and the holder of its lock is paused before it writes and loses it.
 OVERTAKEN: dict[str, Any] = {
     "jobs": 40,
     "submitters": 2,
@@ -149,7 +149,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     pytest.fail(f"{rule} holds in {WORLDS} worlds, in spite of a bug: {plant.__doc__}")
 
 
-# The rules themselves, on stories that somebody made up.
+# The rules themselves, on made-up stories.
 
 
 def seen(before: str | None, after: str, **more: Any) -> JobSeen:
@@ -201,7 +201,7 @@ def test_a_quiet_story_breaks_no_rule() -> None:
     assert check_plane(story) == []
 
 
-# What it has found, each by itself.
+# What it has found, each separately.
 
 
 def test_a_leader_that_was_overtaken_is_told_so_and_is_no_accident(caplog: pytest.LogCaptureFixture) -> None:

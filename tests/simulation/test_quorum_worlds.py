@@ -129,7 +129,7 @@ def test_nodes_that_stay_away_for_a_ttl_after_they_forgot_break_no_rule() -> Non
 
 
 class CalmWorld(SimWorld):
-    """Five nodes, nothing goes wrong by itself, and a test says who does what."""
+    """Five nodes without random faults; the test controls every action."""
 
     def __init__(self) -> None:
         super().__init__(0, Swarm(profile=Profile.QUORUM, nodes=5, keys=1, hedge_ns=NS))

@@ -3,7 +3,7 @@
     from holdfast.testing import faults
 
     with faults.armed("flow.release.send", faults.lose()):
-        lease.release()          # the store is not told; the key is given back when it answers again
+        lease.release()          # the store is not told; the key is released when it answers again
 
 `pause` and `kill` are for processes that a test has started, not for the one that runs the tests. `delay` and `Hold`
 wait in the colour of the point: a task that waits lets others run, a thread that waits blocks. A point of a flow is
@@ -29,7 +29,7 @@ __all__ = ["POINTS", "Hold", "Lost", "armed", "cancel", "delay", "fail", "kill",
 
 
 class Lost(Timeout):
-    """A request or its reply was lost on the way: to whoever sent it the same thing, and its outcome is unknown."""
+    """A request or its reply was lost. The sender cannot tell which, so the outcome is unknown."""
 
 
 def lose() -> Act:
@@ -56,7 +56,7 @@ def kill() -> Act:
 
 
 def pause() -> Act:
-    """Stop the whole process, until somebody sends it SIGCONT."""
+    """Stop the whole process, until it receives SIGCONT."""
     return lambda: os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -97,7 +97,7 @@ def delay(duration: Duration) -> Act:
 
 
 class Hold:
-    """Keeps whoever arrives, until it is opened. Arm it, wait until somebody is there, do what is to happen, `open`."""
+    """Blocks every caller until it is opened. Arm it, wait until a caller has arrived, interfere, then `open`."""
 
     def __init__(self) -> None:
         self._there = threading.Event()
@@ -105,12 +105,12 @@ class Hold:
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     def __call__(self) -> None:
-        """Somebody arrives in ordinary code."""
+        """A caller arrives in blocking code."""
         self._there.set()
         self._open.wait()
 
     async def awaited(self) -> None:
-        """Somebody arrives in asynchronous code."""
+        """A caller arrives in asynchronous code."""
         if not _on_loop():
             self()
             return
@@ -121,17 +121,17 @@ class Hold:
             await event.wait()
 
     def open(self) -> None:
-        """Let everybody go, also those who come later."""
+        """Let all callers continue, including later ones."""
         self._open.set()
         for loop, event in self._waiting:
             loop.call_soon_threadsafe(event.set)
 
     def reached(self, timeout: Duration) -> bool:
-        """Wait, in a thread, until somebody is there. False: nobody came."""
+        """Wait, in a thread, until a caller has arrived. False: none did."""
         return self._there.wait(duration_ns("timeout", timeout) / NS)
 
     async def areached(self, timeout: Duration) -> bool:
-        """Wait, in a task, until somebody is there. False: nobody came."""
+        """Wait, in a task, until a caller has arrived. False: none did."""
         return await asyncio.to_thread(self.reached, timeout)
 
 

@@ -74,7 +74,7 @@ def _run(campaign: Campaign, goal: Goal, jobs: int, quiet: bool, path: Path | No
                     if time.monotonic() - saved >= SAVE_EVERY_S:
                         save()
                         saved = time.monotonic()
-            except BrokenProcessPool:  # whoever ends this process may have ended all of its group
+            except BrokenProcessPool:  # the signal that ends this process may have ended its whole group
                 if not stopped():
                     raise
     save()
@@ -83,9 +83,9 @@ def _run(campaign: Campaign, goal: Goal, jobs: int, quiet: bool, path: Path | No
 
 @contextlib.contextmanager
 def _told_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether somebody has asked for an end, by Ctrl-C or otherwise. What is being added up is added up first.
+    """Whether an end was requested, by Ctrl-C or otherwise. Totals in progress are completed first.
 
-    Who asks twice is in a hurry: then it ends at once, and what the file says is a second old.
+    A second request ends it immediately; the file is then up to a second old.
     """
     asked = False
 

@@ -24,7 +24,7 @@ from holdfast.testing.sim.plane.plane_faults import draw_plane_swarm
 from holdfast.testing.sim.plane.simulated_plane import PlaneOutcome, run_plane
 from holdfast.types import NS
 
-CHUNK = 4  # seeds that a worker takes at once
+CHUNK = 4  # seeds in one request to a worker process
 
 
 @dataclass(slots=True)

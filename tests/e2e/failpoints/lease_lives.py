@@ -17,7 +17,7 @@ from holdfast.drills.verdict.account import Account, Balance
 from holdfast.observe.ledger.writer import Ledger
 
 KEY = "balance"
-PATIENCE_S = 20.0  # far below the TTL: whoever follows a dead process does not wait for that
+PATIENCE_S = 20.0  # far below the TTL: the successor of a dead process does not wait for it
 
 
 def hold(place: Path, number: int, say: Say) -> None:

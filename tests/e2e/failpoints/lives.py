@@ -1,6 +1,6 @@
 """Lives of a process: each is forked from one that has imported everything, and may be killed at a failpoint.
 
-A fork costs some ten milliseconds where a start costs a second. Whoever forks has no thread and no open file of a
+A fork costs some ten milliseconds where a start costs a second. The parent has no thread and no open file of a
 store; what the lives share is on disk, as for processes that know nothing of each other.
 """
 

@@ -4,10 +4,10 @@ Each life starts the whole plane on the file that the one before has left, submi
 own (and again what the one before may not have submitted, under the same ids), and goes on until all that was ever
 submitted is over, or until it comes to its point. The last life has none. What was done is left for the checker.
 
-Time between two lives is jumped over, not waited for: each life's clock is ahead of the last one's, so that messages
-that the dead had in hand are due. Leases need no help: a lock of a dead process is free at once. Since that time is not
-lived, nobody holds it against jobs: there is no reconciler, which would end those that are too long in a state. And
-since it is us who kill, no message is put aside because ten who took it have died.
+Time between two lives is skipped, not waited for: the clock of each life is ahead of the previous one, so that
+in-flight messages of the dead process are due. Leases need no help: a lock of a dead process is free immediately.
+Skipped time must not count against jobs, so there is no reconciler, which would end jobs that are too long in a state.
+And since the test kills the processes, no message is dead-lettered because ten of its workers have died.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WORKFLOW: Final = {
     "name": "pair",
     "steps": {"one": {"topic": "flow.effect"}, "two": {"topic": "flow.effect", "after": "one"}},
 }
-AHEAD_S: Final = 120.0  # longer than a message may be in hand without a word
+AHEAD_S: Final = 120.0  # longer than a message may be in flight without an extension
 LIMIT_S: Final = 60.0
 LEFT_OUT: Final = {"api", "reconciler"}
 _OVER: Final = ", ".join(f"'{state}'" for state in JobState if state.terminal)
@@ -127,7 +127,7 @@ def _most(point: str) -> int:
 
 
 def asyncio_run(body: object) -> None:
-    """Run it to its end, and leave at once, as a process that is over."""
+    """Run it to its end, and exit immediately."""
     loop = asyncio.new_event_loop()
     loop.run_until_complete(body)  # type: ignore[arg-type]  # a coroutine
 

@@ -1,4 +1,4 @@
-"""A process is killed at every failpoint in turn: the next one takes over at once, and loses nothing acknowledged."""
+"""A process is killed at every failpoint in turn: the next one takes over, and loses nothing acknowledged."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ with holdfast.connect(url, request_timeout=1) as locks:
     print("enough", flush=True)
     sys.stdin.readline()
     until("the key is free at the store", lambda: not locks.inspect("k").held)
-    until("nobody is in the local queue", lambda: not locks.ports.runtime.mutexes.queues)
+    until("the local queue is empty", lambda: not locks.ports.runtime.mutexes.queues)
     lease = locks.lock("renewed", ttl=0.6).acquire()
     before = locks.statistics().renewed
     spent, since = time.process_time(), time.monotonic()

@@ -1,4 +1,4 @@
-"""The audit ledger in real processes: several at once, one that is killed, one that forks."""
+"""The audit ledger in real processes: several together, one that is killed, one that forks."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_stopped_process_says_afterwards_that_it_did_not_run_and_who_took_over
         locks.lock("k", ttl=30) as lease,
     ):
         assert locks.hold("a while", ttl=1.5) is not None
-        with locks.lock("a while"):  # so it has been stopped for much longer than anybody oversleeps
+        with locks.lock("a while"):  # so it was stopped for much longer than a late timer
             holder.send_signal(signal.SIGCONT)
         holder.communicate(timeout=60)
         fence = lease.fence

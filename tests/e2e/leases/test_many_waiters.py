@@ -52,12 +52,12 @@ def test_a_crowd_of_processes_takes_turns_in_the_order_of_its_fences(url: str, t
 
 
 def check_turns(turns: list[dict[str, Any]]) -> None:
-    """Sorted by fence, each turn ends before the next begins, and nobody's write was stale."""
+    """Sorted by fence, each turn ends before the next begins, and no write was stale."""
     turns.sort(key=lambda turn: turn["fence"])
     fences = [turn["fence"] for turn in turns]
     assert len(set(fences)) == len(fences), "two grants with one fence"
     for earlier, later in itertools.pairwise(turns):
-        assert earlier["ended"] <= later["began"], f"two were inside at once: {earlier} {later}"
+        assert earlier["ended"] <= later["began"], f"two held it at the same time: {earlier} {later}"
     assert all(turn["accepted"] and turn["held"] and turn["released"] for turn in turns)
 
 

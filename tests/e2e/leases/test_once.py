@@ -50,7 +50,7 @@ async def loop(once):
         before = number()
         lease = await once()
         if number() == before:
-            sure.add(before)  # the whole call was in this window, so somebody has it now
+            sure.add(before)  # the whole call was in this window, so a process holds it now
         if lease is not None:
             taken.append(lease.key)
             if role == "victim":

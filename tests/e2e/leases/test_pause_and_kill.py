@@ -80,7 +80,7 @@ def test_a_dead_process_on_this_host_is_taken_over_long_before_its_lease_runs_ou
 
 @pytest.mark.requires("R46", "R67")
 def test_a_hold_outlives_the_process_that_took_it(tmp_path: Path) -> None:
-    """A window is a window: the death of whoever took it does not let another in before it is over."""
+    """A window is a window: the death of its holder admits no other before it is over."""
     url = f"sqlite:///{tmp_path}/leases.db"
     import subprocess
     import sys
@@ -118,5 +118,5 @@ def test_ctrl_c_in_a_wait_and_in_a_block_leaves_nothing_behind(url: str) -> None
         assert "\nKeyboardInterrupt" in holder.interrupted()
         with locks.lock(
             "k", ttl=5, fair=True, timeout=0
-        ) as lease:  # at once: the key is free and no ticket is in the way
+        ) as lease:  # immediately: the key is free and no ticket is in the way
             assert lease.held

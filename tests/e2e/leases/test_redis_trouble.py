@@ -70,7 +70,7 @@ def test_the_key_on_the_wire_is_what_a_runbook_expects(server: RedisServer) -> N
         assert lease.owner in value
         assert 30_000 < server.cli("PTTL", "wf:run:42") <= 60_000  # it is renewed every 20 s
         assert server.cli("TYPE", "wf:run:42") == "string"
-        assert server.cli("SET", "wf:run:42", "somebody else", "NX", "PX", 60_000) is None
+        assert server.cli("SET", "wf:run:42", "another client", "NX", "PX", 60_000) is None
     assert server.cli("GET", "wf:run:42") is None
 
 
@@ -79,6 +79,6 @@ def test_the_key_on_the_wire_is_what_a_runbook_expects(server: RedisServer) -> N
 def test_a_release_deletes_the_key_only_if_it_has_the_token(server: RedisServer) -> None:
     with holdfast.connect(server.url) as locks:
         lease = locks.lock("wf:run:42", ttl=60).acquire()
-        server.cli("SET", "wf:run:42", "somebody else", "PX", 60_000)
+        server.cli("SET", "wf:run:42", "another client", "PX", 60_000)
         assert not lease.release()
-        assert server.cli("GET", "wf:run:42") == "somebody else"
+        assert server.cli("GET", "wf:run:42") == "another client"

@@ -112,13 +112,13 @@ async def test_a_bus_that_forgets_costs_time_and_no_job(
     chosen = replace(chosen, worker=replace(chosen.worker, count=1, concurrency=1))
     crew = Crew()
 
-    # Submitted: the messages were on the bus, and nobody had taken them.
+    # Submitted: the messages were on the bus, and not delivered.
     async with opened(chosen) as components:
         jobs = await submitted(components, 3)
         await until(lambda: _equals(on_the_bus(components, subjects.SUBMIT, subjects.SCHEDULER), 3))
         forgets(own_nats)
         assert (await states(components, jobs)).keys() == {JobState.PENDING}
-        # A worker that has just died, and that nobody misses yet: what is sent to it waits on the bus.
+        # A worker that has just died, and is still considered alive: its messages wait on the bus.
         died = Heartbeat("died", "default", ("gated",), 2, 0, components.clock.now().wall)
         assert await components.workers.record(died)
 

@@ -28,7 +28,7 @@ def test_a_plane_in_one_file_keeps_what_it_acknowledged_and_every_job_comes_to_i
     assert tally.crashes == 40
     assert tally.acknowledged > 500
 
-    # And it goes on from there by itself.
+    # And it continues from there without help.
     spoken = [moment for moment, what in trace.said() if "submitted" in what]
     for moment, _, image in crashes(power_stage, trace, {chance.choice(spoken[8:]): ["least", "torn"]}, SEED):
         asyncio.run(check_ends(settings(f"sqlite:///{image / PLANE}"), trace.said_by(moment)))

@@ -1,6 +1,6 @@
 """Cancel at every await point of acquire, wait, renew and release, on every store that there is.
 
-redis-py's own lock leaves a key that nobody can release in 49 of 100 cancellations; here none may be left.
+redis-py's own lock leaves a key that no client can release in 49 of 100 cancellations; here none may be left.
 """
 
 from __future__ import annotations

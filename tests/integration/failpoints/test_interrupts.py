@@ -68,7 +68,7 @@ def reached(locks: holdfast.Locks, scenario: Callable[[holdfast.Locks], None]) -
 
 
 def free(other: holdfast.Locks) -> bool:
-    """Wait until the key is free, by its end or by whoever takes back what was unknown. False: it never was."""
+    """Wait until the key is free, by expiry or by the release of an unknown grant. False: it never was."""
     until = time.monotonic() + LIMIT_S
     while other.inspect(KEY).held and time.monotonic() < until:
         time.sleep(0.002)

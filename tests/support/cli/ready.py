@@ -60,7 +60,7 @@ class Started:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it immediately."""
         self.send_signal(signal.SIGKILL)
 
     def _within(self, seconds: float) -> int | None:

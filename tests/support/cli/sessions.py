@@ -149,7 +149,7 @@ class Shell:
 
 
 class Typing:
-    """A program on a terminal of its own, and somebody who types."""
+    """A program on a terminal of its own, and a user who types."""
 
     def __init__(self, shell: Shell, *words: str, program: str = sys.executable, module: bool = True) -> None:
         self._master, slave = pty.openpty()

@@ -66,7 +66,7 @@ async def work_in_a_block(locks: aio.Locks) -> None:
 
 
 async def bare_token(locks: aio.Locks) -> str:
-    """What is returned is known to the caller, who then gives it back; what is cancelled nobody knows."""
+    """What is returned is known to the caller, who then releases it; the result of a cancelled call is unknown."""
     return await locks.acquire_token(KEY, 30)
 
 
@@ -204,7 +204,7 @@ async def _one(
 
 async def _look(clients: Clients, found: Findings, where: str, before: set[asyncio.Task[Any]]) -> None:
     victim, other = clients.victim, clients.other
-    seen = await other.inspect(KEY)  # one round trip, and it was given back before that
+    seen = await other.inspect(KEY)  # one round trip, and it was released before that
     if seen.held:
         found.orphans.append(f"{where}: {seen.owner} holds the key under fence {seen.fence}")
         await other.force_release(KEY, reason="an orphan of a test")
@@ -220,17 +220,17 @@ async def _look(clients: Clients, found: Findings, where: str, before: set[async
     # Tasks of the connection may have been started by this run, and stay: they are not the run's own.
     left = {each for each in asyncio.all_tasks() - before if "_open" not in repr(each)}
     slower = {each for each in left if each.get_name().startswith("quorum node")}
-    if slower:  # a quorum does not wait for its slower nodes; what asks them ends by itself
+    if slower:  # a quorum does not wait for its slower nodes; their requests end on their own
         ended, _ = await asyncio.wait(slower, timeout=LIMIT_S)
         left -= ended
     found.note(not left, f"{where}: tasks are left: {left}")
 
 
 async def _crossed(victim: aio.Locks, found: Findings, where: str) -> None:
-    """Ask for several things at once. Each answer can only belong to its own question."""
+    """Send several requests together. Each reply can only belong to its own request."""
     names = [f"nonce-{found.points}-{number}" for number in range(3)]
     leases = await asyncio.gather(*(victim.lock(name, ttl=30).try_acquire() for name in names))
-    found.note(all(lease is not None for lease in leases), f"{where}: a key that nobody has is busy")
+    found.note(all(lease is not None for lease in leases), f"{where}: a key without a holder is busy")
     got = [lease for lease in leases if lease is not None]
     looks: list[Awaitable[Any]] = [victim.inspect(lease.key) for lease in got]
     answers = await asyncio.gather(*looks, victim.inspect(KEY), victim.ping())

@@ -1,4 +1,4 @@
-"""Stopping another process, as a suspended machine does, at a moment when it keeps nobody from a SQLite file.
+"""Stopping another process, as a suspended machine does, at a moment when it locks no SQLite file.
 
 A process that is stopped in the middle of a write transaction holds the write lock of the whole file until it goes on:
 that is how SQLite is, docs/guarantees.md says so, and it is not what a test of a paused lease holder is about. `freeze`

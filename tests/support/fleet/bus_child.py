@@ -1,7 +1,7 @@
 """A process with a bus, for tests that end it: `bus_child.py '[database url, bus url, what to do]'`.
 
-`hang`: take a message, say so, and never finish. `stage`: commit a staged message, and die at once, before anything
-could be relayed.
+`hang`: take a message, say so, and never finish. `stage`: commit a staged message, and die immediately, before it
+is relayed.
 """
 
 from __future__ import annotations

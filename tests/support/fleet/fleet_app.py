@@ -105,6 +105,6 @@ def fails(payload: dict[str, Any]) -> None:
 
 @app.job("kills")
 def kills(ctx: BlockingContext, payload: dict[str, Any]) -> None:
-    """Ends the process that runs it, at once, as a lack of memory does."""
+    """Ends its process immediately, as a lack of memory does."""
     _note(_database(), "fleet_attempt", ctx)
     os._exit(1)

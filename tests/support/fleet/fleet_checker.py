@@ -66,7 +66,7 @@ def check(fleet: Fleet, jobs: Collection[str]) -> None:
     lost = {*jobs} - {*found}
     assert not lost, f"acknowledged, and lost: {sorted(lost)[:5]}"
     open_jobs = {job: state for job, state in found.items() if state not in TERMINAL}
-    assert open_jobs == {}, "jobs that nobody was told of, and that are not over"
+    assert open_jobs == {}, "unacknowledged jobs that are not finished"
 
     ends = dict(fleet.query(_ENDS, TERMINAL))
     assert {job: number for job, number in ends.items() if number != 1} == {}, "a job ended more than once"
@@ -83,8 +83,8 @@ def check(fleet: Fleet, jobs: Collection[str]) -> None:
     letters = dict(fleet.query("SELECT id, reason FROM plane_dead_letter"))
     assert {letter: why for letter, why in letters.items() if letter not in fleet.dead} == {}, "unexpected dead letters"
     counts = "SELECT {0}, running FROM plane_{0} WHERE running <> 0"
-    assert fleet.query(counts.format("pool")) == fleet.query(counts.format("tenant")) == [], "places that nobody has"
-    assert duplicate_ends(fleet) == 0, "somebody tried to end a job twice"
+    assert fleet.query(counts.format("pool")) == fleet.query(counts.format("tenant")) == [], "slots without an attempt"
+    assert duplicate_ends(fleet) == 0, "a process tried to end a job twice"
 
 
 def duplicate_ends(fleet: Fleet) -> int:

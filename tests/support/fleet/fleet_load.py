@@ -14,7 +14,7 @@ from support.fleet.fleet import LIMIT_S, Fleet
 
 
 class Client:
-    """One client, as a good one behaves: it has a time limit, begins anew when a connection breaks, and repeats."""
+    """A well-behaved client: it has a time limit, reconnects when a connection breaks, and repeats."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -26,9 +26,9 @@ class Client:
         wanted = {"topic": topic, "payload": payload or {}, "max_attempts": 20, **more}
         end = time.monotonic() + LIMIT_S
         while (answer := self._ask("/jobs", wanted, {"idempotency-key": key})) is None:
-            assert time.monotonic() < end, f"nobody acknowledged {key}"
+            assert time.monotonic() < end, f"no server acknowledged {key}"
             self.repeats += 1
-            time.sleep(0.05)  # a client that hammers a server which is away helps nobody
+            time.sleep(0.05)  # a client that hammers an unavailable server helps no one
         assert answer.status_code in (200, 201), answer.text
         return str(answer.json()["id"])
 
@@ -36,7 +36,7 @@ class Client:
         """Ask for the end of a job, until that is acknowledged."""
         end = time.monotonic() + LIMIT_S
         while self._ask(f"/jobs/{job}/cancel", {"reason": "the test wants it"}, {}) is None:
-            assert time.monotonic() < end, f"nobody took the cancel of {job}"
+            assert time.monotonic() < end, f"no server accepted the cancellation of {job}"
             time.sleep(0.05)
 
     def __enter__(self) -> Self:

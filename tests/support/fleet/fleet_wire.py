@@ -1,6 +1,6 @@
 """The wire of a fleet: hears every message that is published, and can say any of them once more, as networks do.
 
-A message that goes into the stream is also a plain NATS message, which anybody may overhear. A copy is the same
+A message that goes into the stream is also a plain NATS message, which any client may read. A copy is the same
 document with the same headers under another id for the server, so that its memory of ids does not help.
 """
 
@@ -58,7 +58,7 @@ class Wire:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(LIMIT_S), "nobody listens"
+        assert self._ready.wait(LIMIT_S), "the listener did not start"
         return self
 
     def __exit__(

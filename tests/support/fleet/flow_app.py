@@ -39,7 +39,7 @@ def furnish(address: str) -> None:
 
 @contextmanager
 def opened(address: str) -> Iterator[Any]:
-    """A connection that commits each statement by itself."""
+    """A connection that commits each statement separately."""
     connection = _connected(address)
     try:
         yield connection

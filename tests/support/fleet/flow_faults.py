@@ -17,7 +17,7 @@ def kill_engines(it: FlowFleet, *goals: int) -> None:
     assert signs(it) == before, "nothing went wrong, and something came twice"
     with Orders(it, 14) as orders:
         for goal in goals:
-            until(lambda: orders.over >= goal, "runs to be over")  # noqa: B023 - called at once
+            until(lambda: orders.over >= goal, "runs to be over")  # noqa: B023 - called immediately
             victim = it.engines[0]
             victim.kill()
             it.gone(victim)
@@ -34,7 +34,7 @@ def replace_engines(it: FlowFleet, *goals: int) -> None:
         it.engine().ready()
     with Orders(it, 14) as orders:
         for goal, each in zip(goals, old, strict=True):
-            until(lambda: orders.over >= goal, "runs to be over")  # noqa: B023 - called at once
+            until(lambda: orders.over >= goal, "runs to be over")  # noqa: B023 - called immediately
             assert each.terminate() == Exit.OK, each.log.read_text()
             it.gone(each)
     check(it, orders.wanted)

@@ -2,8 +2,8 @@
 
 `embedded` is everything in one directory: state, messages and leases in one SQLite file that all processes share.
 `servers` is the stack of a fleet: Postgres, NATS JetStream, and Redis behind a proxy that can cut the way to it. The
-commands are those that people use; only the times in `holdfast.toml` are shorter. Whoever starts runs and whoever
-decides about them have tokens of their own, because nobody may approve what they have asked for.
+commands are those that people use; only the times in `holdfast.toml` are shorter. Requesters and approvers have
+tokens of their own, because a requester may not approve its own run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TIMES: Final = {
 }
 
 _EFFECTS: Final = "SELECT job, count(*) FROM flow_effect GROUP BY job"
-_ASKER, _DECIDER = "the-token-of-whoever-asks", "the-token-of-whoever-decides"
+_ASKER, _DECIDER = "the-token-of-the-requester", "the-token-of-the-approver"
 
 
 @dataclass

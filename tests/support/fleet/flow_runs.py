@@ -1,6 +1,6 @@
 """Many runs of one workflow that has a step of every kind, and what must be true of them when the dust has settled.
 
-How a run ends is its own wish: `succeeded`, `failed`, `denied` (somebody rejects it) or `cancelled`. What the steps of
+How a run ends is its own wish: `succeeded`, `failed`, `denied` (rejected) or `cancelled`. What the steps of
 a run that succeeds have made is known to the last job; of the others, what the rules leave open is left open.
 """
 
@@ -172,7 +172,7 @@ def check(it: FlowFleet, wanted: dict[str, str]) -> None:
     for run, end in wanted.items():
         if end in ("denied", "cancelled"):
             assert jobs[run] < JOBS
-            assert not done[run] & {"sub@1:inner@1", "last@1"}, "something went on that nobody had agreed to"
+            assert not done[run] & {"sub@1:inner@1", "last@1"}, "a step ran without an approval"
 
 
 def _acts(job: str) -> bool:

@@ -50,7 +50,7 @@ def fail(ctx: BlockingContext, payload: str) -> None:
 
 @app.job("kills")
 def kills(ctx: BlockingContext, payload: str) -> None:
-    """Ends the process that runs it, at once, as a lack of memory does."""
+    """Ends its process immediately, as a lack of memory does."""
     (Path(payload) / f"{ctx.job}.{os.getpid()}.began").touch()
     os._exit(1)
 

@@ -91,7 +91,7 @@ async def waiting(replica: FlowReplica, **more: Any) -> list[str]:
 
 
 async def untouched(replica: FlowReplica, job: str) -> None:
-    """Nobody has decided: nothing was written, nothing was told, and the lock is free."""
+    """No decision was made: nothing was written, nothing was sent, and the lock is free."""
     found, approval = await replica.job(job), await replica.components.approvals.get(job)
     assert found is not None
     assert approval is not None
@@ -120,7 +120,7 @@ async def going_on(work: Awaitable[Any]) -> AsyncIterator[asyncio.Task[Any]]:
 
 @contextmanager
 def held_up(url: str, job: str) -> Iterator[None]:
-    """Somebody else's transaction stands in the way of every write to a job; reads go on."""
+    """Another transaction blocks every write to a job; reads continue."""
     if url.startswith("sqlite"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")

@@ -88,7 +88,7 @@ def plain(value: Any) -> Any:
 
 
 class ManualClock:
-    """Three clocks that stand still until somebody moves them."""
+    """Three clocks that stand still until the test moves them."""
 
     def __init__(self, wall_ns: int = 1_700_000_000 * NS) -> None:
         self.mono = self.boot = 1_000 * NS
@@ -176,7 +176,7 @@ class Notebook:
 
 
 class Company(Protocol):
-    """Somebody who acts at the same time."""
+    """A concurrent actor."""
 
     async def result(self) -> Any:
         """Wait for the end, and return or raise what came of it."""
@@ -317,7 +317,7 @@ class Stage:
         self.clock.move(round(seconds * NS))
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Company:
-        """Somebody acts at the same time: a thread or a task."""
+        """Start a concurrent actor: a thread or a task."""
         return _ThreadCompany(work) if self.blocking else _TaskCompany(work)
 
     async def until(self, condition: Callable[[], object], what: str = "the condition") -> None:

@@ -18,7 +18,7 @@ def ask(key: str, *, token: str | None = None, ttl_ns: int = 30 * NS, ticket: st
 
 
 async def take(store: Store, key: str, **options: object) -> Grant:
-    """A lease that nobody contests."""
+    """An uncontested lease."""
     answer = await store.acquire(ask(key, **options), SOON)  # type: ignore[arg-type]
     assert isinstance(answer, Grant), answer
     return answer

@@ -14,7 +14,7 @@ STATES = "('SCHEDULED', 'DISPATCHED', 'RUNNING')"
 
 
 async def beat(plane: Replica, places: int | None = 1, *, capacity: int = 4, worker: str = "w1", **more: Any) -> None:
-    """A worker that takes both topics, and only so many of the heavy one at once."""
+    """A worker that takes both topics, and runs only so many of the heavy one concurrently."""
     said = {} if places is None else {HEAVY: places}
     await plane.beat(worker, capacity, HEAVY, LIGHT, places=said, **more)
 
@@ -25,7 +25,7 @@ def waiting_in(scarce: bool) -> JobQueue:
 
 
 async def submit(plane: Replica, topic: str, *, aside: bool = True, **wanted: Any) -> Job:
-    """A job that stands in line: of the heavy topic, in that of its topic, as if its limit had been known."""
+    """A queued job: one of the heavy topic in the queue of its topic, as if its limit had been known."""
     entry = Entry(Submission(topic, **wanted), POOL, (), waiting_in(aside and topic == HEAVY))
     [end] = await plane.store.submit_all([plane.store.new(entry)])
     assert isinstance(end, tuple)

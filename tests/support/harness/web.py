@@ -81,7 +81,7 @@ class Stage:
     app: FastAPI
 
     def client(self, name: str | None = None) -> httpx.AsyncClient:
-        """Somebody who asks with their token; None: without one. What they are answered has to be as described."""
+        """A client with a token; None: without one. Responses have to match the API description."""
         headers = {} if name is None else {"authorization": f"Bearer {TOKENS[name]}"}
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
         return httpx.AsyncClient(
@@ -165,7 +165,7 @@ class Served:
             async with stage_at(self._folder) as stage:
                 how = uvicorn.Config(stage.app, log_config=None, lifespan="off", ws="none", timeout_keep_alive=60)
                 self._server = uvicorn.Server(how)
-                # The socket listens already: whoever connects before the server is up waits for it.
+                # The socket listens already: a client that connects before the server is up waits for it.
                 self._loop.call_soon(self._ready.set_result, stage)
                 await self._server.serve(sockets=[self._listener])
         except BaseException as error:

@@ -76,7 +76,7 @@ class Process:
         self.popen.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once, without any chance to clean up."""
+        """End it immediately, without any chance to clean up."""
         self.popen.send_signal(signal.SIGKILL)
         self.popen.wait(LIMIT_S)
 

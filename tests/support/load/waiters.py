@@ -52,7 +52,7 @@ def main() -> None:
             status = 1
             try:
                 os.close(opened)
-                os.read(gate, 1)  # the end of the file, when nobody can open the gate any more
+                os.read(gate, 1)  # the end of the file, when all other ends are closed
                 contend(url, table, Path(folder) / f"{number}.jsonl", int(turns))
                 status = 0
             except BaseException:

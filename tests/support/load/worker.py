@@ -95,7 +95,7 @@ def guarded_write(table: str, fence: int, value: str) -> bool:
 
 
 def make_table(table: str) -> None:
-    """A guarded row that nobody has written."""
+    """A guarded row without a write."""
     connection = sqlite3.connect(table, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("CREATE TABLE guarded (id INTEGER PRIMARY KEY, value TEXT, fence INTEGER, writes INTEGER)")

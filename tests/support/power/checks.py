@@ -71,7 +71,7 @@ def check_sound(path: Path) -> None:
 
 
 def check_leases(image: Path, said: Iterable[Said]) -> None:
-    """Whoever takes a lease after the crash gets a higher fence than everybody before it; or it is still held."""
+    """A lease that is acquired after the crash has a higher fence than all before it; or it is still held."""
     before: dict[str, int] = {}
     for each in said:
         if "lease" in each:
@@ -159,7 +159,7 @@ def check_plane(image: Path, said: Sequence[Said], *, leases: bool = True) -> No
 
 
 async def check_ends(chosen: Settings, said: Sequence[Said], limit_s: float = 60.0) -> None:
-    """Every job that was acknowledged comes to its one end by itself, when the plane is started again."""
+    """Every acknowledged job ends exactly once after the plane is started again."""
     submitted = {each["submitted"]: each["number"] for each in said if "submitted" in each}
     cancelled = {each["cancelling"] for each in said if "cancelling" in each}
     async with asyncio.timeout(limit_s), Plane(chosen, child.OWN, app=child.app) as plane:

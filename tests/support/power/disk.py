@@ -1,7 +1,7 @@
 """A disk that loses power: what may be on it afterwards, worked out from a trace of `power_stage`.
 
 The model is what POSIX promises and not what one file system does. The content of a file is safe as of the last sync of
-that file, whoever wrote it; a name in a directory (made, renamed, removed) is safe as of the last sync of that
+that file, by any writer; a name in a directory (made, renamed, removed) is safe as of the last sync of that
 directory. A synced file in a directory that was not is a file without a name. A change that was not synced may be there
 all the same, wholly, in part or not at all, in any order:
 
@@ -158,7 +158,7 @@ class Disk:
 
     def _file(self, inode: int) -> File:
         node = self._nodes.get(inode)
-        assert isinstance(node, File), f"inode {inode} was written, and nobody saw it made"
+        assert isinstance(node, File), f"inode {inode} was written, but its creation was not seen"
         return node
 
     def _sync(self, node: Node) -> None:

@@ -12,7 +12,7 @@ preloaded into them; nothing needs root, a kernel module or a file system of its
 What a process acknowledges is part of the record, and so is its place among the writes: `mark` writes to one file that
 the library knows. A crash before that record owes the outside nothing; any crash after it does.
 
-Does not see: writes through mmap (SQLite's `-shm`, which nobody relies on), io_uring, and programs that do not use the
+Does not see: writes through mmap (SQLite's `-shm`, a cache), io_uring, and programs that do not use the
 C library, such as Go's. `Disk.differences` tells whether anything was missed.
 """
 

@@ -27,7 +27,7 @@ from support.power.harness import PowerStage
 from support.servers.postgres import START_LIMIT_S, STOP_LIMIT_S, PostgresExecutable, _as_user
 
 CAREFUL: Final = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
-UNSEEN: Final = ("postmaster.pid",)  # its last line is rewritten in shared memory and by nobody who matters
+UNSEEN: Final = ("postmaster.pid",)  # its last line is rewritten in shared memory
 
 _SETTINGS: Final = {
     "listen_addresses": "",
@@ -96,7 +96,7 @@ class PowerPostgres:
     @contextlib.contextmanager
     def after(self, image: Path) -> Iterator[None]:
         """A server on what was left, for the length of the block: it recovers first."""
-        (image / "data" / "postmaster.pid").unlink(missing_ok=True)  # its process is gone, and somebody may have its id
+        (image / "data" / "postmaster.pid").unlink(missing_ok=True)  # its process is gone, and another may have its id
         self._give(image)
         with self.running(image / "data", {**CAREFUL, "fsync": "off"}):
             yield

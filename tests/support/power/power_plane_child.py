@@ -85,7 +85,7 @@ async def submit(components: Components, number: int) -> None:
         await components.service.cancel(ME, job.id)
         mark({"cancelling": job.id})
     elif later:
-        return  # for whoever looks after the crash: it still waits
+        return  # for the check after the crash: it still waits
     await _over(components, job.id)
 
 
@@ -131,7 +131,7 @@ async def _jobs(database: str, jobs: int) -> None:
 
 
 def leases(url: str, grants: int) -> None:
-    """Take leases, one after another. Of three, two are given back, and the third is kept to the end."""
+    """Take leases, one after another. Of three, two are released, and the third is kept to the end."""
     with holdfast.connect(url) as locks:
         for number in range(grants):
             key = KEY.format(f"kept-{number}" if number % 3 == 0 else number % 3)
@@ -178,7 +178,7 @@ def plane(jobs: int) -> None:
 
 
 def jobs(database: str, number: int) -> None:
-    """A plane on a database that somebody else runs."""
+    """A plane on a database server of the test."""
     asyncio.run(_jobs(database, number))
 
 

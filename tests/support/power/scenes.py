@@ -73,7 +73,7 @@ def recorded(stage: PowerStage, scene: Scene, size: int) -> Trace:
 
 
 def rerecorded(stage: PowerStage, script: str, words: Sequence[Any], *, settled: bool = True) -> Trace:
-    """Run a program on a stage that has begun. `settled`: nobody else writes there, so that it can be compared."""
+    """Run a program on a stage that has begun. `settled`: no other process writes there, so that it can be compared."""
     paths = f"{TESTS.parent / 'src'}:{TESTS}"
     stage.run(
         [str(PROGRAMS / script), json.dumps(words)],

@@ -75,7 +75,7 @@ class NatsServer(ServerProcess):
         return f"nats://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start and wait for the first INFO. A port that somebody else took meanwhile is exchanged for another."""
+        """Start and wait for the first INFO. A port that another process took meanwhile is exchanged."""
         for _ in range(PORT_ATTEMPTS):
             fixed = bool(self.port)
             self.port = self.port or free_port()
@@ -127,5 +127,5 @@ def start_nats(
 
 
 def own_stream(server: NatsServer) -> str:
-    """The URL of a bus on this server that nobody else uses."""
+    """The URL of a bus of its own on this server."""
     return f"{server.url}?stream=T{uuid.uuid4().hex[:16]}"

@@ -49,8 +49,8 @@ _SETTINGS: Final = {
 
 USES_MAX: Final = 40  # nothing vacuums, so the catalogue of a database grows with every use
 
-# A database as it was when it was made: nobody is connected, nothing is in it but the schema that everybody expects,
-# and nothing was counted.
+# A database in its initial state: no client is connected, it contains only the default schema, and nothing was
+# counted.
 _EMPTY: Final = (
     """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()""",
@@ -226,7 +226,7 @@ class PostgresServer:
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """End it at once, as a crash does. Its children end with it, which SIGKILL would not see to."""
+        """End it immediately, as a crash does. Its children end with it, which SIGKILL would not do."""
         self._end(signal.SIGQUIT)
 
     def _end(self, how: signal.Signals) -> None:
@@ -245,7 +245,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
-        """The URL of an empty database for the length of the block. Whoever is still connected then is thrown out.
+        """The URL of an empty database for the length of the block. Other clients are disconnected.
 
         A database that can be made empty again is used again: making one costs ten times as much.
         """
@@ -269,7 +269,7 @@ class PostgresServer:
         return name
 
     def _emptied(self, name: str) -> bool:
-        """Throw everybody out, and leave nothing of what a test may have made. False: it cannot be told to be empty."""
+        """Disconnect all clients and drop all objects of the test. False: the database may not be empty."""
         try:
             with self.connect(name) as connection:
                 for statement in _EMPTY:

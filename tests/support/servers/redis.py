@@ -116,7 +116,7 @@ class ServerProcess:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """End it immediately, as a crash does."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -178,7 +178,7 @@ class RedisServer(ServerProcess):
             return client.execute_command(*words)
 
     def start(self) -> None:
-        """Start and wait for the first PONG. A port that somebody else took meanwhile is exchanged for another."""
+        """Start and wait for the first PONG. A port that another process took meanwhile is exchanged."""
         for _ in range(PORT_ATTEMPTS):
             if not self.port and not self._unix:
                 self.port = free_port()

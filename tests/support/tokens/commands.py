@@ -53,7 +53,7 @@ def recording_environment(shell: Shell) -> dict[str, str]:
 
 
 def unknown_commands() -> set[str]:
-    """Those that nobody has decided about."""
+    """Commands that are neither listed as typed nor as tested elsewhere."""
     known = {" ".join(words[:2]) for words in COMMANDS} | {words[0] for words in COMMANDS} | set(ELSEWHERE)
     return {each for each in _all_of(get_command(make_app())) if each not in known and not each.startswith("drill ")}
 

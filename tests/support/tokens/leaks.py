@@ -1,4 +1,4 @@
-"""Where a token must not be: everything that somebody could read, collected, and a life of leases to fill it with."""
+"""Where a token must not be: all readable output, collected, and lease operations that produce it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from support.tokens.record import recording
 
 CALLERS: Final = {"ada": "a-token-of-an-api-caller-0001", "boss": "a-token-of-an-api-caller-0002"}
 PASSWORD: Final = "a-password-of-a-store-0003"
-TOLD: Final = ("processes", "run")  # where the URL of the store stands, because whoever ran the test put it there
+TOLD: Final = ("processes", "run")  # which contain the URL of the store, because the test put it there
 
 
 class Sinks:
-    """Everything that somebody could read, by where it was found."""
+    """All readable output, by its source."""
 
     def __init__(self) -> None:
         self.tokens: set[str] = set()

@@ -20,7 +20,7 @@ class ReleasesManyWithoutCompare(MemoryStore):
 
 
 class GivesManyTheFirstAnswer(MemoryStore):
-    """All or nothing: what the first key gets, everybody gets."""
+    """All or nothing: every key gets the result of the first."""
 
     async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
         first, *rest = [self.table.acquire(ask) for ask in asks]

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class ReleasesWithoutCompare(MemoryStore):
-    """Deletes the key whoever asks: the classic bug, A frees B's lock."""
+    """Deletes the key for any client: the classic bug, A frees B's lock."""
 
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
         entry = self.table._state.entries.get(key)
@@ -64,7 +64,7 @@ class RenewsWithoutCompare(MemoryStore):
 
 
 class RenewsTheExpired(MemoryStore):
-    """Brings an expired lease back to life, as if nobody could have taken it meanwhile."""
+    """Brings an expired lease back to life, as if no client could have taken it meanwhile."""
 
     async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
         for each in renewals:
@@ -112,7 +112,7 @@ class FenceFromASecondStep(MemoryStore):
 
 
 class TellsTheTokenToTheRefused(MemoryStore):
-    """Shows the raw value of the key, owner and token, to whoever finds it busy."""
+    """Shows the raw value of the key, owner and token, to every client that finds it busy."""
 
     async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = self.table.acquire(ask)
@@ -190,7 +190,7 @@ class BreaksWithoutARecord(MemoryStore):
 
 
 class LetsTheQueueBeJumped(MemoryStore):
-    """Grants a free key to whoever asks first, whatever the queue says."""
+    """Grants a free key to the first request, regardless of the queue."""
 
     async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
         answer = self.table.acquire(ask)
@@ -264,7 +264,7 @@ def test_a_planted_bug_is_found_by_the_sentence_it_breaks(store_class: type[Memo
 
 
 def test_replaced_time_hardly_passes_while_somebody_is_awake_and_at_once_when_everybody_sleeps() -> None:
-    """A thread that the machine holds up between two steps loses its lease to nobody who sleeps in no time at all."""
+    """A thread that the machine delays between two steps does not lose its lease to a sleeper in virtual time."""
     world = virtual_world(MemoryStore)
     began, asleep = world.now_ns(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""The contract of a store, as a kit that anybody can point at their own store.
+"""The contract of a store, as a kit that runs against any store.
 
     from holdfast.testing.conformance import check_store
     check_store(lambda: MyStore("file.db"))                        # a blocking store

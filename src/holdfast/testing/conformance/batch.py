@@ -1,4 +1,4 @@
-"""Conformance: many keys in one request, where a store offers that. Each gets what it would get by itself."""
+"""Conformance: many keys in one request, where a store offers that. Each gets the result of a single request."""
 
 # ruff: noqa: D103 - the name of a check is the sentence that it proves
 
@@ -40,7 +40,7 @@ async def many_free_keys_are_granted_in_the_order_of_the_asking(world: World) ->
     for ask, grant in zip(asks, grants, strict=True):
         await world.busy(store, world.ask(ask.key))
         again = await world.grant(store, ask)
-        expect_equal(again.fence, grant.fence, "the fence of an ask that is repeated by itself")
+        expect_equal(again.fence, grant.fence, "the fence of an ask that is repeated alone")
 
 
 @check(Claim.MANY, proves=("R2", "R3"))

@@ -29,7 +29,7 @@ T = TypeVar("T")
 CALL_NS = 5 * NS  # the timeout of an ordinary call: far above what a healthy store needs
 LONG_NS = 60 * NS  # a lease that does not expire while its check runs
 POLL_NS = 5 * MS
-GRACE_S = 0.05  # of real time: whoever is not asleep by then may be waiting for something else than time
+GRACE_S = 0.05  # of real time: a thread that is not asleep by then may wait for something other than time
 
 
 class World(ABC):
@@ -94,14 +94,14 @@ class World(ABC):
 
     @abstractmethod
     async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Run all at once, and return their results in order. Raises the first error."""
+        """Run all concurrently, and return their results in order. Raises the first error."""
 
     @abstractmethod
     async def interrupt(self, job: Coroutine[Any, Any, object], steps: int) -> None:
         """Begin the job and cancel it after so many turns of the loop; where nothing can be cancelled, finish it."""
 
     def fresh_key(self, tail: str = "") -> str:
-        """Make a key that nobody else uses, which ends in `tail`."""
+        """Make a unique key that ends in `tail`."""
         return f"{self._name}:{next(self._numbers)}{tail}"
 
     def ask(
@@ -140,7 +140,7 @@ class World(ABC):
             await self.sleep(POLL_NS)
 
     async def until_free(self, store: Store, key: str) -> None:
-        """Wait until the store says that nobody holds the key, for as long as this world is patient."""
+        """Wait until the store shows the key without a holder, at most for the patience of this world."""
         deadline = self.now_ns() + self.patience_ns
         while (holding := await store.inspect(key, CALL_NS)) is not None:
             expect(self.now_ns() < deadline, f"{key!r} never expired; it is still shown as {holding!r}")
@@ -181,8 +181,8 @@ class _Sleepers:
             self._wakes.append(wake)
             self._changed.notify_all()
             while (left := wake - self._now()) > 0:
-                everybody = len(self._wakes) >= self._number and wake == min(self._wakes)
-                if everybody or not self._changed.wait(GRACE_S):
+                all_asleep = len(self._wakes) >= self._number and wake == min(self._wakes)
+                if all_asleep or not self._changed.wait(GRACE_S):
                     self._pass(left)
                     self._changed.notify_all()
             self._wakes.remove(wake)
@@ -226,7 +226,7 @@ class BlockingWorld(World):
         return self._now()
 
     async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Run each job in a thread of its own; all begin at once."""
+        """Run each job in a thread of its own; all begin together."""
         results: dict[int, T] = {}
         errors: list[BaseException] = []
         start = threading.Barrier(len(jobs))

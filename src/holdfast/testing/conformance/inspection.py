@@ -1,4 +1,4 @@
-"""Conformance: what operators see and do: inspect, holdings, forced release, audit; and what nobody ever sees."""
+"""Conformance of operator functions: inspect, holdings, forced release, audit. None of them shows a token."""
 
 # ruff: noqa: D103 - the name of a check is the sentence that it proves
 
@@ -32,7 +32,7 @@ async def inspect_shows_who_holds_the_key_and_for_how_long(world: World) -> None
     grant = await world.grant(store, ask)
     holding = await (await world.open()).inspect(ask.key, CALL_NS)
     if holding is None:
-        raise Violation("inspect shows nobody for a held key")
+        raise Violation("inspect shows no holder for a held key")
     expect_equal(holding.key, ask.key, "the key that inspect shows")
     expect_equal(holding.owner, ask.owner, "the owner that inspect shows")
     expect_equal(holding.family, ask.family, "the family that inspect shows")
@@ -54,7 +54,7 @@ async def the_time_of_the_grant_stays_when_the_lease_is_renewed(world: World) ->
     await store.renew_many([Renewal(ask.key, ask.token, grant.claim, LONG_NS)], CALL_NS)
     after = await store.inspect(ask.key, CALL_NS)
     if before is None or after is None:
-        raise Violation("inspect shows nobody for a held key")
+        raise Violation("inspect shows no holder for a held key")
     expect_equal(after.granted_wall_ns, before.granted_wall_ns, "the time of the grant after a renewal")
     expect_equal(after.fingerprint, before.fingerprint, "the fingerprint after a renewal")
 
@@ -164,7 +164,7 @@ async def a_forced_release_of_a_free_key_does_nothing_and_leaves_no_record(world
     await world.grant(store, world.ask(key, world.short_ttl_ns))
     await world.until_free(store, key)
     expect_equal(await store.force_release(key, "kit", "check", CALL_NS), None, "a forced release of an expired key")
-    expect_equal(await _audit_of(store, key), [], "the audit log of a key that nobody held")
+    expect_equal(await _audit_of(store, key), [], "the audit log of a key without a holder")
 
 
 @check()

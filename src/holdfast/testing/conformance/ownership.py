@@ -146,7 +146,7 @@ async def the_token_of_an_earlier_grant_cannot_release_a_later_one(world: World)
 
 @check()
 async def a_release_does_not_need_the_claim(world: World) -> None:
-    # The answer to an acquire may be lost; what it may have granted must still be given back.
+    # The reply to an acquire may be lost; a lease that it may have granted must still be released.
     store = await world.open()
     ask = world.ask(world.fresh_key())
     await world.grant(store, ask)
@@ -202,7 +202,7 @@ async def a_batch_of_renewals_is_answered_one_by_one_and_in_order(world: World) 
         claim = ""
         if number % 3 == 0:  # ours
             claim = (await world.grant(store, ask)).claim
-        elif number % 3 == 1 and number % 2:  # somebody else's
+        elif number % 3 == 1 and number % 2:  # another holder's
             claim = (await world.grant(store, world.ask(ask.key))).claim
         renewals.append(Renewal(ask.key, ask.token, claim, 200 * NS))
         wanted.append(number % 3 == 0)

@@ -2,8 +2,8 @@
 
 `python -m holdfast.testing.conformance.subprocess VERB WHERE KEY` prints JSON text.
 
-WHERE is a Holdfast URL, or `module:function` that makes a blocking store. It asks once for KEY. VERB is `try` (what was
-granted is given back) or `keep` (a detached lease, which is left behind).
+WHERE is a Holdfast URL, or `module:function` that makes a blocking store. It asks once for KEY. VERB is `try` (a
+granted lease is released) or `keep` (a detached lease, which is not released).
 """
 
 from __future__ import annotations

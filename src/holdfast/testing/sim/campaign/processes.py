@@ -1,7 +1,7 @@
 """Those who live through simulated worlds: this process, or several, each with one core.
 
-Worlds come back in the order in which they were asked for, whoever was quicker. A world that the simulator itself
-cannot live through is a finding like any other, and does not end the run.
+Results arrive in the order of the requests, not of completion. A world in which the simulator itself fails is a
+finding like any other, and does not end the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.core.history.invariants import Violation
 from holdfast.testing.sim.worlds.faults import Profile
 from holdfast.testing.sim.worlds.world import Outcome, run_seed
 
-CHUNK = 4  # worlds that a process takes at once
+CHUNK = 4  # worlds in one request to a process
 MIXED = "mixed"
 PROFILES = (*(str(each) for each in Profile), MIXED)
 

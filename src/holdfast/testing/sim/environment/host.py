@@ -1,6 +1,6 @@
 """A simulated host: its own clocks and chance, and the real `aio.Locks` with the real keeper, over a simulated store.
 
-Three domains stand for what can stop by itself: the host as a whole, the thread of its event loop, the thread of its
+Three domains can stop independently: the host as a whole, the thread of its event loop, the thread of its
 keeper. A crash stops the host for ever; what restarts is another `SimHost` that remembers nothing.
 """
 
@@ -82,7 +82,7 @@ class SimHost:
         """Stop the host, or one of its threads, for a while."""
         stopped = domain or self.domain
         stopped.stop()
-        self._loop.call_after_ns(ns, stopped.resume, self._loop, context=_NOBODY)
+        self._loop.call_after_ns(ns, stopped.resume, self._loop, context=_OUTSIDE)
 
     def suspend_for(self, ns: int) -> None:
         """Close the lid: nothing runs, and the monotonic clock stands still."""
@@ -103,7 +103,7 @@ class SimHost:
                 domain.resume(self._loop)
 
 
-_NOBODY = Domain("nobody").context()
+_OUTSIDE = Domain("outside").context()
 
 
 def virtual_locks(table: MemoryTable | None = None, *, name: str = "host", seed: int = 0) -> Locks:

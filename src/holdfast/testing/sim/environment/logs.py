@@ -21,7 +21,7 @@ class _Listener(logging.Handler):
 
 @contextlib.contextmanager
 def listening(complain: Callable[[str, str], None]) -> Iterator[None]:
-    """While a world lives, have somebody told of tracebacks in the log."""
+    """While a world runs, report tracebacks in the log to `complain`."""
     forget_rates()  # what an earlier world has said must not keep this one's findings from the log
     log, listener = logging.getLogger("holdfast"), _Listener(complain)
     propagate, log.propagate = log.propagate, False

@@ -6,7 +6,7 @@ of hanging. Time is integer nanoseconds inside. No timer fires before `time()` h
 form "sleep for what is left" ends, in spite of the floats of asyncio.
 
 Does not promise: threads, sockets, processes, signals. The network and the file system are refused; work for an
-executor runs at once on this thread. Nothing here reads a real clock.
+executor runs immediately on this thread. Nothing here reads a real clock.
 
 Code runs in a `Domain` (a host, or a part of one), which is inherited by every task and timer that it starts. A domain
 can be stopped, as SIGSTOP stops a process: time goes on and its code does not. One that is never resumed has crashed.
@@ -75,7 +75,7 @@ class _Timer(asyncio.TimerHandle):
         self._scheduled = False
 
     def cancel(self) -> None:
-        """It is dropped when it surfaces. What it would have called is let go of at once."""
+        """It is dropped when it surfaces. Its callback is released immediately."""
         self._cancelled = True
         self._callback = self._args = None  # type: ignore[assignment]  # as asyncio's own handles do
 
@@ -84,7 +84,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     """The loop. Use `run_virtual`, or give it to `asyncio.Runner(loop_factory=SimLoop)`."""
 
     def __init__(self) -> None:
-        self.now_ns = 0  # virtual nanoseconds since the loop was made; nobody else sets it
+        self.now_ns = 0  # virtual nanoseconds since the loop was made; only the loop sets it
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
         self._numbers = 0
@@ -94,7 +94,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._stopping = False
         self._on_complaint: Callable[[asyncio.AbstractEventLoop, Complaint], object] | None = None
         # Tasks are held here until they are done: a pending task that is collected as garbage would run its clean-up
-        # at a moment that nobody chose.
+        # at an arbitrary moment.
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.steps = 0
 
@@ -194,7 +194,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - it is handed to whoever awaits the future
+        except Exception as error:  # noqa: BLE001 - the awaiter of the future receives it
             future.set_exception(error)
         return future
 
@@ -246,13 +246,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.steps += 1
         self._instant_steps += 1
         if self._instant_steps > STEPS_PER_INSTANT_MAX:
-            ready.appendleft(handle)  # it did not run: whoever cleans up can go on from here
+            ready.appendleft(handle)  # it did not run: the clean-up can continue from here
             raise Livelock(f"{STEPS_PER_INSTANT_MAX} callbacks at {self.time():.9f} s and time does not pass")
         try:
             context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # private, as its context is
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - as the loops of asyncio do: it is told to whoever handles them
+        except BaseException as error:  # noqa: BLE001 - as in the loops of asyncio: the handler receives it
             message = f"Exception in callback {handle._callback!r}"  # type: ignore[attr-defined]  # as above
             self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
@@ -261,7 +261,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not timers:
-            waiting = ", ".join(sorted(task.get_name() for task in self.tasks)) or "nobody"
+            waiting = ", ".join(sorted(task.get_name() for task in self.tasks)) or "no task"
             raise Deadlock(f"nothing is ready and nothing is due at {self.time():.9f} s; waiting: {waiting}")
         if timers[0][0] > self.now_ns:
             self.now_ns = timers[0][0]
@@ -307,7 +307,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("debug mode reads real clocks; a virtual loop has none")
 
     def set_exception_handler(self, handler: Callable[[asyncio.AbstractEventLoop, Complaint], object] | None) -> None:
-        """Have somebody told of exceptions that nobody caught."""
+        """Report uncaught exceptions to this function."""
         self._on_complaint = handler
 
     def get_exception_handler(self) -> Callable[[asyncio.AbstractEventLoop, Complaint], object] | None:
@@ -315,12 +315,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self._on_complaint
 
     def default_exception_handler(self, context: Complaint) -> None:
-        """Raise it: in a test, an exception that nobody caught is a failure."""
+        """Raise it: in a test, an uncaught exception is a failure."""
         error = context.get("exception")
         raise error if isinstance(error, BaseException) else RuntimeError(str(context.get("message")))
 
     def call_exception_handler(self, context: Complaint) -> None:
-        """Called by asyncio for exceptions that nobody caught."""
+        """Called by asyncio for uncaught exceptions."""
         if self._on_complaint is None:
             self.default_exception_handler(context)
         else:
@@ -347,8 +347,8 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
         def test_the_report_is_sent_after_an_hour():
             assert run_virtual(hourly_report(sleep=asyncio.sleep)) == "sent"
 
-    Every task that it leaves behind is cancelled and awaited, as `asyncio.run` does, in order of creation. An exception
-    that nobody caught in a callback or a task ends the run.
+    Every task that it leaves behind is cancelled and awaited, as `asyncio.run` does, in order of creation. An
+    uncaught exception in a callback or a task ends the run.
     """
     loop = SimLoop()
     try:

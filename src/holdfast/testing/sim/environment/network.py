@@ -132,7 +132,7 @@ class Network:
         return answer
 
     def tell(self, server: str, host: str, deliver: Callable[[], None]) -> None:
-        """Send a message that nobody answers."""
+        """Send a message without a reply."""
         self._send(server, host, deliver, _NOWHERE, "hint")
 
     def delay_ns(self) -> int:
@@ -157,7 +157,7 @@ class Network:
         self.loop.call_after_ns(delay, deliver, context=context)
 
 
-_NOWHERE = Domain("network").context()  # packets on their way belong to no host: nobody's pause holds them up
+_NOWHERE = Domain("network").context()  # packets in flight belong to no host, so no pause delays them
 
 
 def _resolve(answer: asyncio.Future[Any], outcome: Any) -> None:

@@ -105,7 +105,7 @@ class LeaseServer(Server):
 
     def _serve_others(self) -> None:
         """Grant a lock that has nothing to do with this world."""
-        self.table.acquire(AcquireRequest("a lock of others", "nobody waits for it", "others", "", ttl_ns=0))
+        self.table.acquire(AcquireRequest("a lock of others", "no waiter", "others", "", ttl_ns=0))
 
     def record(self, kind: EventKind, key: str, fence: int | None, owner: str = "") -> None:
         """Write down what happened here, now."""
@@ -120,7 +120,7 @@ class Tenancy:
         self._total_ns = 0
 
     def taken(self, key: str, now_ns: int, for_ns: int) -> None:
-        """It is somebody's from now on, or for longer."""
+        """A holder has it from now on, or for longer."""
         since = self._since.get(key)
         if since is None or since[1] <= now_ns:
             self.freed(key, now_ns)
@@ -128,13 +128,13 @@ class Tenancy:
         self._since[key] = since[0], now_ns + for_ns
 
     def freed(self, key: str, now_ns: int) -> None:
-        """It is nobody's from now on, unless its time had run out before."""
+        """It has no holder from now on, unless its lease had expired before."""
         since = self._since.pop(key, None)
         if since is not None:
             self._total_ns += min(now_ns, since[1]) - since[0]
 
     def all_freed(self, now_ns: int) -> int:
-        """None is anybody's. Returns for how long all keys were taken until now."""
+        """No key has a holder. Returns for how long all keys were held until now."""
         for key in list(self._since):
             self.freed(key, now_ns)
         return self._total_ns
@@ -243,7 +243,7 @@ class SimStore:
         try:
             await self.call("watch", key, watch.open, timeout_ns)
         except BaseException:
-            watch.drop()  # nobody gets it, so nobody else will close it
+            watch.drop()  # it is not returned, so no caller will close it
             raise
         return watch
 

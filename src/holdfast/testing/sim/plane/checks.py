@@ -7,7 +7,7 @@ P4   fences and versions of a row never go down
 P5   a tenant never has more jobs with workers than its limit; the counters say what the states say
 P6   an effect that was guarded happens once: of a job that succeeded exactly one is there, of others at most one
 P7   a dead letter has a cause: attempts, deliveries or time that were really used up
-P8   in the end no message waits for anybody
+P8   in the end no message waits for delivery
 P9   the history of a job tells every change of its row
 P10  of decisions about one thing that were acknowledged, all are the same
 """
@@ -56,7 +56,7 @@ class Story:
     verdicts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     slots: int | None = None
     counters: Mapping[str, int] = field(default_factory=dict)  # tenants and pools that still have jobs with workers
-    waiting: Sequence[tuple[str, str]] = ()  # (id, subject) of messages that nobody has handled
+    waiting: Sequence[tuple[str, str]] = ()  # (id, subject) of unhandled messages
 
 
 def check_plane(story: Story) -> list[Violation]:
@@ -125,7 +125,7 @@ def _rising(story: Story) -> Iterator[Violation]:
 
 
 def _limited(story: Story) -> Iterator[Violation]:
-    """P5. Judged after each commit: within one, places may be taken before others are given back."""
+    """P5. Checked after each commit: within one, slots may be taken before others are released."""
     states: dict[str, str] = {}
     running: Counter[str] = Counter()
     for number, seen in enumerate(story.jobs):
@@ -179,7 +179,7 @@ def _begun(story: Story, job: str) -> int:
 def _quiet(story: Story) -> Iterator[Violation]:
     """P8."""
     for message, subject in story.waiting:
-        yield Violation("P8", message, f"still waits on {subject}, and nobody handles it")
+        yield Violation("P8", message, f"still waits on {subject}, and no consumer handles it")
 
 
 def _told(story: Story) -> Iterator[Violation]:

@@ -1,8 +1,8 @@
 """What a simulated plane is used for: people who submit, cancel and approve, and functions with guarded effects.
 
-A submitter repeats what was not answered, under the same idempotency key, until it is. A function does one thing that
-must not be done twice: it registers its fence with a read, works, and writes; whoever comes after it sees what it did.
-Some functions do not stop when they are told: then the fence alone keeps them out. Some kill whoever runs them.
+A submitter repeats what was not answered, under the same idempotency key, until it is. A function has one effect
+that must not occur twice: it registers its fence with a read, works, and writes; later attempts see the effect.
+Some functions ignore a request to stop: then only the fence refuses their writes. Some kill their worker.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TOPICS: Final = {"effect": "default", "chore": "default", "heavy": "heavy"}  # topic -> pool
-PATIENCE_S: Final = 8.0  # of somebody who waits for an answer
-ANYBODY: Final = Caller("somebody")
+PATIENCE_S: Final = 8.0  # of a client that waits for a response
+CALLER: Final = Caller("client")
 _AGAIN: Final = (BackendError, Closed, asyncio.CancelledError)
 
 
 @dataclass(slots=True)
 class Asked:
-    """Something that somebody wanted, and what they were told."""
+    """A request of a client, and the response."""
 
     key: str
     tenant: str
@@ -48,7 +48,7 @@ class Asked:
 
 
 class Programs:
-    """Everybody who uses the plane of one world."""
+    """All clients of the plane of one world."""
 
     def __init__(self, world: PlaneWorld) -> None:
         self._world = world
@@ -113,7 +113,7 @@ class Programs:
     # People.
 
     def begin(self) -> list[asyncio.Task[None]]:
-        """Everybody starts. They are done when all that they wanted was acknowledged."""
+        """Start all clients. They are done when all their requests were acknowledged."""
         world, swarm = self._world, self._world.swarm
         loop = world.loop
         shares = [range(number, swarm.jobs, swarm.submitters) for number in range(swarm.submitters)]
@@ -122,7 +122,7 @@ class Programs:
         return [*tasks, loop.create_task(self._start_runs())]
 
     async def _poison(self, number: int) -> None:
-        """Somebody submits a job that kills whoever runs it."""
+        """A client submits a job that kills its worker."""
         await asyncio.sleep(self._world.swarm.phase_ns / 2 / NS)
         asked = Asked(f"poison-{number}", "tenant-0")
         self.jobs.append(asked)
@@ -183,18 +183,18 @@ class Programs:
 
     async def _cancel(self, job: str) -> None:
         await asyncio.sleep(self.draw.choice([0.0, 0.5, 3.0]) * self.draw.random())
-        await self.ask(lambda service: service.cancel(ANYBODY, job))
+        await self.ask(lambda service: service.cancel(CALLER, job))
         self._world.counts["cancels"] += 1
 
     async def _cancel_run(self, run: str) -> None:
         await asyncio.sleep(8 * self.draw.random())
-        await self.ask(lambda service: service.flows.cancel(ANYBODY, run))
+        await self.ask(lambda service: service.flows.cancel(CALLER, run))
 
     async def approve(self) -> None:
-        """Two people who decide about whatever waits, not always the same, until nobody needs them."""
+        """Two approvers who decide all pending approvals, not always alike, until the world ends."""
         while True:  # ends with the world
             await asyncio.sleep(2.0)
-            page = await self.ask(lambda service: service.flows.approvals(ANYBODY))
+            page = await self.ask(lambda service: service.flows.approvals(CALLER))
             for each in page.items:
                 for name in ("ann", "bob")[: self.draw.randint(1, 2)]:
                     verdict = self.draw.choice(
@@ -242,12 +242,12 @@ async def _asked(call: Callable[[Service], Awaitable[T]], service: Service) -> T
 
 
 async def _submit(service: Service, wanted: Submission) -> tuple[str, bool]:
-    job, made = await service.submit(replace(ANYBODY, tenant=wanted.tenant), wanted, pool=TOPICS[wanted.topic])
+    job, made = await service.submit(replace(CALLER, tenant=wanted.tenant), wanted, pool=TOPICS[wanted.topic])
     return job.id, made
 
 
 async def _start(service: Service, workflow: str, key: str) -> tuple[str, bool]:
-    stored, made = await service.flows.start(ANYBODY, workflow, {}, tenant="tenant-0", idempotency_key=key)
+    stored, made = await service.flows.start(CALLER, workflow, {}, tenant="tenant-0", idempotency_key=key)
     return stored.run.id, made
 
 

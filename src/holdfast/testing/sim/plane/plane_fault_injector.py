@@ -16,11 +16,11 @@ from holdfast.types import MS, NS
 if TYPE_CHECKING:
     from holdfast.testing.sim.plane.simulated_plane import PlaneWorld
 
-STEP_MAX_NS = 5 * NS  # what is due is due by the clock of whoever looks, so hosts must agree within some seconds
+STEP_MAX_NS = 5 * NS  # each host judges due times by its own clock, so hosts must agree within some seconds
 
 
 class PlaneTrouble:
-    """Applies faults; every one of them ends by itself, or with `heal`."""
+    """Applies faults. Each ends after its duration, or with `heal`."""
 
     def __init__(self, world: PlaneWorld) -> None:
         self._world = world
@@ -67,7 +67,7 @@ class PlaneTrouble:
                 self._acts[fault](length)
 
     def heal(self) -> None:
-        """End what can be ended; what is stopped goes on within the longest pause by itself."""
+        """End all faults that can be ended. Stopped processes continue within the longest pause."""
         world = self._world
         self._healed = True
         world.trace("trouble", "healed")
@@ -87,7 +87,7 @@ class PlaneTrouble:
         return self._chance.choice(self._world.processes)
 
     def _later(self, ns: int, act: Callable[[], None]) -> None:
-        self._world.loop.call_after_ns(ns, act, context=NOBODY)
+        self._world.loop.call_after_ns(ns, act, context=OUTSIDE)
 
     def _stop(self, ns: int) -> None:
         self._process().host.stop_for(ns)
@@ -111,7 +111,7 @@ class PlaneTrouble:
             while waiting and not self._healed:
                 process = waiting.pop(0)
                 if process.serves:
-                    process.gone.add_done_callback(next_one, context=NOBODY)
+                    process.gone.add_done_callback(next_one, context=OUTSIDE)
                     process.roll()
                     return
 
@@ -173,7 +173,7 @@ class PlaneTrouble:
         self._later(ns, self._world.network.unclog)
 
     def _copies(self) -> None:
-        """What somebody has in hand is delivered to somebody else as well, and that is nobody's fault."""
+        """Redeliver in-flight messages to other consumers, as a bus may do."""
         self._world.database.query(
             "UPDATE plane_message SET state = 0, excused = excused + 1 WHERE state = 1 AND deliveries > 0"
         )
@@ -186,4 +186,4 @@ class PlaneTrouble:
             self._world.database.query("UPDATE plane_message SET place = ? WHERE rowid = ?", place, row)
 
 
-NOBODY = Domain("trouble").context()
+OUTSIDE = Domain("trouble").context()

@@ -1,4 +1,4 @@
-"""What goes wrong around a simulated plane, and what it is asked to do: drawn anew for each seed.
+"""What goes wrong around a simulated plane, and its load: drawn for each seed.
 
 Swarm testing, as in `worlds.faults`: most seeds have only some kinds of fault, and settings at the edge of what the
 plane's own rules allow.
@@ -27,7 +27,7 @@ class PlaneFault(StrEnum):
     CRASH = "crash"  # a process dies and another takes its place, remembering nothing
     ROLL = "roll"  # a process is asked to end, and another takes its place when it has
     ROLL_ALL = "roll_all"  # the same for every process, one after the other
-    STEP = "step"  # somebody sets a host's wall clock
+    STEP = "step"  # an operator sets a host's wall clock
     LEASES_CUT = "leases_cut"  # a process and the lease store do not hear each other, in one direction or both
     LEASES_PAUSE = "leases_pause"  # the lease store stops for a while
     LEASES_RESTART = "leases_restart"  # … is down, and remembers
@@ -41,7 +41,7 @@ class PlaneFault(StrEnum):
     DATABASE_DOWN = "database_down"  # … restarts: it refuses service, and then has everything that was committed
     DATABASE_AIL = "database_ail"  # … answers that it cannot serve
     CLOG = "clog"  # the network keeps everything back, and lets it go in another order
-    COPIES = "copies"  # the bus delivers what is in hand to others as well
+    COPIES = "copies"  # the bus redelivers in-flight messages to other consumers
     DISORDER = "disorder"  # the bus delivers what waits in another order
 
 
@@ -66,8 +66,8 @@ class PlaneSwarm:
     drift_ppb: int = 0
     failpoints: int = 0  # in thousandths: a pause exactly between a check and what depends on it
     cancels: int = 100  # in thousandths of jobs
-    poison: int = 0  # jobs that kill whoever runs them
-    tells_lost: bool = True  # the bus can tell a delivery that was lost from one that was given back; NATS cannot
+    poison: int = 0  # jobs that kill their worker
+    tells_lost: bool = True  # the bus can tell a lost delivery from a nack; NATS cannot
     drain_ns: int = 400 * NS  # within which everything must be over once all is well
 
     def longest_ttl_ns(self) -> int:

@@ -2,7 +2,7 @@
 
 `DatabaseServer` runs each transaction to its end when its request arrives, through the plane's own `SqliteTx`; nothing
 of it is simulated. What is simulated is the way there: a request may be late or lost (nothing happened), its reply may
-be lost after the commit (nobody knows), and the server may be down, ailing, or stopped for a while.
+be lost after the commit (outcome unknown), and the server may be down, ailing, or stopped for a while.
 
 `SimDatabase` is `ports.Database` as one process sees it. Its bells are the plane's own; rings between processes are
 messages that may be lost, as hints are.
@@ -119,7 +119,7 @@ class SimDatabase:
         self._counts["works"] += 1
         what = "read" if reads else "write"
         if self.failpoint(f"before {what}"):
-            await asyncio.sleep(0)  # whoever was sure of its lease is paused just before it writes
+            await asyncio.sleep(0)  # a process that has checked its lease is paused just before it writes
         try:
             answer = self._network.call(
                 self.host, self._server, what, lambda: self._server.run(work, reads=reads), once=True
@@ -142,7 +142,7 @@ class SimDatabase:
         return done.result
 
     def ring(self, channels: tuple[str, ...]) -> None:
-        """Somebody has committed something that others wait for."""
+        """A process has committed a change that others wait for."""
         if not self._closed:
             self._bells.ring(channels)
 
@@ -157,7 +157,7 @@ class SimDatabase:
         return {**self._counts, "bells": len(self._bells)}
 
     def hang_up(self) -> None:
-        """The process is gone: nobody listens here any more, and nothing is sent."""
+        """The process is gone: it receives and sends nothing any more."""
         self._closed = True
         self._server.clients.pop(self.host, None)
 

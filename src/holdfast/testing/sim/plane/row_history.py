@@ -1,8 +1,8 @@
 """What the rows of a simulated plane went through, kept by the database itself: every committed change, in order.
 
 Triggers write each change of a job, a run and a dead letter into a table that lives and falls with the transaction; it
-is read just before the commit. So nothing that was committed is missing, whoever wrote it and by whatever statement,
-and nothing is in it that was rolled back.
+is read just before the commit. So it contains every committed change, of any process and statement, and none that
+was rolled back.
 """
 
 from __future__ import annotations

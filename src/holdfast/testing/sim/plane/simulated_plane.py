@@ -36,7 +36,7 @@ from holdfast.testing.sim.environment.observer import Restamper
 from holdfast.testing.sim.environment.store import LeaseServer
 from holdfast.testing.sim.plane.checks import Ending, Story, check_plane
 from holdfast.testing.sim.plane.load import Programs
-from holdfast.testing.sim.plane.plane_fault_injector import NOBODY, PlaneTrouble
+from holdfast.testing.sim.plane.plane_fault_injector import OUTSIDE, PlaneTrouble
 from holdfast.testing.sim.plane.plane_faults import PlaneSwarm, draw_plane_swarm
 from holdfast.testing.sim.plane.plane_loop import PlaneLoop
 from holdfast.testing.sim.plane.plane_process import Process, SimPlane
@@ -46,7 +46,7 @@ from holdfast.testing.sim.worlds.resource import FencedResource
 from holdfast.types import NS
 
 ROLES: Final = {"api": (), "control": ("scheduler", ENGINE, *LOOPS), "worker": (WORKER,)}
-RESTART_NS: Final = NS // 2  # after which whoever could not start is started again
+RESTART_NS: Final = NS // 2  # after which a process that failed to start is started again
 STOP_NS: Final = 90 * NS  # within which a process must have ended in peace
 
 _CHECKED: Final = {
@@ -176,7 +176,7 @@ class PlaneWorld:
             process = self._process(role)
             self.processes.append(process)
             process.begin(partial(self._unwell, process))
-            await asyncio.wait([process.gone])  # whoever is cancelled here leaves the future as it is
+            await asyncio.wait([process.gone])  # a cancellation here leaves the future as it is
             self.processes.remove(process)
             process.database.hang_up()
             self._gone.append(process)
@@ -185,7 +185,7 @@ class PlaneWorld:
 
     def _unwell(self, process: Process, error: BaseException) -> None:
         if process.started or not isinstance(error, BackendError):
-            self.complain(process.name, f"the plane ended by itself: {error!r}")
+            self.complain(process.name, f"the plane ended unexpectedly: {error!r}")
         self.counts["failed starts"] += 1
 
     # What it sees.
@@ -240,7 +240,7 @@ class PlaneWorld:
         (process,) = [each for each in self.processes if each.host is host]
         self.trace(host.name, "dies of a job")
         self.counts["killed by a job"] += 1
-        self.loop.call_after_ns(0, process.crash, context=NOBODY)
+        self.loop.call_after_ns(0, process.crash, context=OUTSIDE)
 
     def complain(self, who: str, what: str) -> None:
         """Something happened that no careful program has to expect."""
@@ -249,9 +249,9 @@ class PlaneWorld:
             self.found.append(Violation("P0", who, what))
 
     def forget(self, task: asyncio.Task[Any]) -> None:
-        """An answer for which nobody waits any more. It must still be one that can be expected."""
+        """Check a response that no client waits for any more. It must still be an expected one."""
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, BackendError):
-            self.trace("nobody", f"was told {error!r}")
+            self.trace("client", f"ignored {error!r}")
 
     # Its life.
 
@@ -304,7 +304,7 @@ class PlaneWorld:
             self.database.query(_LOSES_COUNT)
 
     async def _come_to_rest(self, people: list[asyncio.Task[None]]) -> None:
-        """Everything that somebody wanted was acknowledged, and is over; then the last word of it is heard."""
+        """All requests are acknowledged and finished; then wait until the last messages are handled."""
         healed_ns = self.loop.now_ns
         until = healed_ns + self.swarm.drain_ns
         await asyncio.wait(people, timeout=self.swarm.drain_ns / NS)
@@ -315,12 +315,12 @@ class PlaneWorld:
                 self.complain("people", f"was told {task.exception()!r}")
         awake = self._awake()
         while self.loop.now_ns < until and not (awake and not self._live_rows() and not self._waiting()):
-            awake = self._awake()  # whoever wakes after this look has a second to say what it was about to say
+            awake = self._awake()  # a process that wakes after this check has a second to send its messages
             await asyncio.sleep(1.0)
         self.trace("world", f"at rest after {(self.loop.now_ns - healed_ns) // NS} s")
 
     def _awake(self) -> bool:
-        """Whether nobody is paused, or about to leave: they may have something to say to the others."""
+        """Whether no process is paused or about to end: those may still have messages to send."""
         return not any(process.ending or process.host.domain.stopped for process in self.processes)
 
     def _live_rows(self) -> int:
@@ -328,7 +328,7 @@ class PlaneWorld:
         return int(jobs + self.database.query(_LIVE_RUNS, json.dumps(sorted(RUN_OVER)))[0][0])
 
     def _waiting(self) -> list[tuple[str, str]]:
-        """Messages that nobody has handled. One to a worker that is gone is for nobody, and is swept later."""
+        """Unhandled messages. One to a worker that is gone has no recipient, and is deleted later."""
         rows = self.database.query("SELECT id, subject FROM plane_message WHERE state < 2 ORDER BY id")
         return [(name, subject) for name, subject in rows if not subject.startswith("stop.")]
 
@@ -343,7 +343,7 @@ class PlaneWorld:
             if not process.gone.done():
                 self.complain(process.name, "does not end though all is well")
             elif kept := process.host.locks.manager.renewer.lease_records():
-                self.complain(process.name, f"the keeper still looks after {len(kept)} leases that nobody has")
+                self.complain(process.name, f"the renewer still keeps {len(kept)} leases without a holder")
 
     def story(self) -> Story:
         """What the checkers read."""
@@ -373,7 +373,7 @@ class PlaneWorld:
         )
 
     def _end(self) -> None:
-        """Let every task come to its end, where nobody sees it."""
+        """Let every task end, without recording it."""
         self._over = True
         for process in [*self.processes, *self._gone]:
             process.database.hang_up()
@@ -399,7 +399,7 @@ class PlaneWorld:
 
 
 def _decides(host: SimHost) -> bool:
-    """Whether somebody there has the lock of a job or a run, and is about to write under it."""
+    """Whether a process there holds the lock of a job or a run, and is about to write under it."""
     return any(lease_record.key.startswith(_DECIDING) for lease_record in host.locks.manager.renewer.lease_records())
 
 

@@ -106,7 +106,7 @@ class Candidacy(Session):
             await self._led(lease)
 
     async def _led(self, lease: Lease) -> None:
-        """A term that is cancelled when it is lost, which nobody does for who has campaigned by hand."""
+        """A term that is cancelled when it is lost. A program that campaigns by hand does that itself."""
         with self._election().working(self._host, lease):
             await self._term(lease)
 
@@ -154,7 +154,7 @@ class Election(Scene):
         super().__init__(world)
         self._terms: list[Term] = []
         self._works: list[tuple[SimHost, Lease, int]] = []  # the last: for how long the host had slept before
-        self._unended: list[Violation] = []  # unless the store had forgotten, or somebody had broken, the lease
+        self._unended: list[Violation] = []  # unless the store had forgotten, or an operator had broken, the lease
 
     def begin(self, host: SimHost, lease: Lease) -> Term:
         """A candidate was told that it leads."""
@@ -176,7 +176,7 @@ class Election(Scene):
             self._works.remove(work)
 
     def handed(self, record: Record) -> None:
-        """Nobody may still be at the work of an earlier term, unless it cannot run at all."""
+        """No program may still work in an earlier term, unless it is stopped."""
         for host, lease, slept_ns in self._works:
             stopped = any(each.stopped for each in (host.domain, host.loop_thread, host.keeper_thread))
             stopped = stopped or host.clock.asleep_ns != slept_ns

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Trouble:
-    """Applies faults; every one of them ends by itself, or with `heal`."""
+    """Applies faults. Each ends after its duration, or with `heal`."""
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
@@ -55,7 +55,7 @@ class Trouble:
                 self._acts[fault](length)
 
     def heal(self) -> None:
-        """End what can be ended; what is stopped goes on within the longest pause by itself."""
+        """End all faults that can be ended. Stopped processes continue within the longest pause."""
         world = self._world
         self._healed = True
         world.trace("trouble", "healed")

@@ -1,7 +1,7 @@
 """What goes wrong in a simulated world: each seed picks which kinds of fault exist, and how likely each is.
 
-Swarm testing: a world in which everything goes wrong at once hides bugs that need a long quiet stretch, so most seeds
-have only some of the kinds, and settings at the edge of what is allowed.
+Swarm testing: a world with all kinds of faults hides bugs that need a long quiet period, so most seeds have only some
+of the kinds, and settings at the edge of the allowed range.
 
 There are five profiles. A *busy* world is small and frantic: leases of a second, held for moments, and a fault every
 second. A *long* one is as production is: leases of ten seconds to two minutes, renewed for as long as an hour, on many
@@ -32,7 +32,7 @@ class Fault(StrEnum):
     STALL = "stall"  # its keeper is stuck; its event loop is not
     SUSPEND = "suspend"  # a host sleeps, and its monotonic clock with it
     CRASH = "crash"  # a process dies and another takes its place, remembering nothing
-    STEP = "step"  # somebody sets a host's wall clock
+    STEP = "step"  # an operator sets a host's wall clock
     PARTITION = "partition"  # a host and the store do not hear each other, in one direction or both
     CLOG = "clog"  # the network keeps everything back, and lets it go in another order
     SERVER_PAUSE = "server_pause"  # the store stops for a while
@@ -40,7 +40,7 @@ class Fault(StrEnum):
     SERVER_FORGETS = "server_forgets"  # the store restarts and has forgotten
     SERVER_LAGS = "server_lags"  # the store fails over to a replica that is behind
     SERVER_AILS = "server_ails"  # the store answers that it cannot serve
-    SERVER_STEP = "server_step"  # somebody sets the store's wall clock
+    SERVER_STEP = "server_step"  # an operator sets the store's wall clock
     FORCE = "force"  # an operator breaks a lock
 
 
@@ -171,7 +171,7 @@ def _draw_guarded(seed: int) -> Swarm:
         clients=2,
         keys=keys,
         ttls_ns=chance.sample([500 * MS, NS, 3 * NS], chance.randint(1, 2)),
-        # Whoever waits long for a late write goes on holding its lease meanwhile, and the write is not stale.
+        # A program that waits long for a late write still holds its lease, so the write is not stale.
         request_timeout_ns=chance.choice([150 * MS, 150 * MS, 500 * MS]),
         between=chance.choice([0, 50, 200]),
         late=chance.choice([0, 100, 300]),

@@ -66,7 +66,7 @@ class GuardedResource(Server):
         return int(await self._ask(host, "enter", fence, lambda: self._serve_read(owner, fence), once=False))
 
     async def write(self, host: str, owner: str, fence: int, based_on: int, late_ns: int = 0) -> int:
-        """Write a number that nobody has written before, or delete."""
+        """Write a number that is new, or delete."""
         number = next(self._numbers)
         exists = based_on not in self._voids
         # "Nothing" looks the same before and after: a repetition could not be told by what it was made from.
@@ -133,7 +133,7 @@ class GuardedResource(Server):
         return True if ok else None
 
     def _step(self, act: Callable[[], object]) -> tuple[bool | None, object]:
-        """Have the guard take a step. Whether it was let in (None: nobody will ever say), and what it answered."""
+        """Have the guard take a step. Returns whether it was admitted (None: unknown forever), and its answer."""
         point = self._doom()
         try:
             with contextlib.ExitStack() as stack:
@@ -162,7 +162,7 @@ class GuardedResource(Server):
         return self._chance.choice([*self._storage.points, UNANSWERED])
 
     def _kill(self) -> None:
-        """The files stay as they are at this moment; what the process does from here on is not seen by anybody."""
+        """The files stay as they are at this moment; no later action of the process has an effect."""
         self._left = next(self._folders)
         shutil.copytree(self._folder, self._left)
         raise _Killed

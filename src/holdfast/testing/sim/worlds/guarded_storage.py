@@ -3,7 +3,7 @@
 A `Storage` is what runs at the far end of the network: `enter` registers a fence and reads, `write` writes under the
 rule of a section. What is stored is one number, or nothing. `found` looks past the guard at what is really there.
 
-Whoever wants the process killed copies its folder at that moment and opens the copy: just what a newcomer finds after
+To kill the process, copy its folder at that moment and open the copy: it contains what a new process finds after
 `kill -9`, with half a transaction in the journal and drafts lying around. Loss of power is not simulated here, so
 SQLite does not have to wait for the disk. Nothing here reads a clock of the simulation: a step takes no virtual time.
 """
@@ -132,7 +132,7 @@ class RowStorage:
 
 
 class TriggeredStorage(RowStorage):
-    """The same, with triggers that refuse whoever does not keep to the protocol."""
+    """The same, with triggers that refuse clients which ignore the protocol."""
 
     trigger: ClassVar[Trigger] = Trigger.STRICT
 

@@ -85,7 +85,7 @@ class Shift(Session):
         return self._bounded_s(self.ttl_ns / NS * self._draw.random())
 
     def _bounded_s(self, seconds: float) -> float:
-        """Nobody starts on anything long when the world is about to stop."""
+        """Shorten what would not end before the world stops."""
         return min(seconds, max(0.0, self._world.left_ns() / NS) + 1)
 
 

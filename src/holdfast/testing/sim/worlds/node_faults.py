@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NodeTrouble(Trouble):
-    """Applies faults to nodes; every one of them ends by itself, or with `heal`."""
+    """Applies faults to nodes. Each ends after its duration, or with `heal`."""
 
     def __init__(self, world: SimWorld, break_lock: Callable[[str], None]) -> None:
         super().__init__(world)

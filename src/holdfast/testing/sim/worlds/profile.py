@@ -24,11 +24,11 @@ class Resource(Protocol):
     """What a lease protects, at the far end of the network."""
 
     async def read(self, host: str, owner: str, fence: int) -> int:
-        """Register the fence, and read. `FencedOut` when a newer one was here, `BackendError` when nobody knows."""
+        """Register the fence, and read. `FencedOut` when a newer one was here, `BackendError` when it is unknown."""
         ...
 
     async def write(self, host: str, owner: str, fence: int, based_on: int, late_ns: int = 0) -> int:
-        """Write what was made from what was read. It may arrive when nobody waits for the answer."""
+        """Write a result of what was read. It may arrive after its sender has given up."""
         ...
 
 
@@ -62,7 +62,7 @@ class Scene:
         return FencedResource(key, self._world.network, self._world.note)
 
     def handed(self, record: Record) -> None:
-        """The store has just given a key to somebody."""
+        """The store has just granted a key."""
 
     async def after_recovery(self) -> None:
         """All is healed, every program has ended, and every process works again."""

@@ -1,10 +1,10 @@
 """Quorum worlds: leases are kept by three or five nodes, through the real `QuorumStore`, each with faults of its own.
 
-What a majority has decided, no node can witness, so the witness is at the client, at the moment at which the quorum
-gives an answer: a key is *handed* when an acquire returns its grant, and from that instant nobody else may act on it.
-Besides the rules of leases: at each node only the owner of a lease renews and releases it; whoever is told that a key
-is busy, and not that its token is spent, has left no vote behind; and where nothing is lost on the way, what was given
-back is gone from all nodes soon.
+No node can observe what a majority has decided, so the observer is at the client, at the moment of the answer of the
+quorum: a key is *handed* when an acquire returns its grant, and from that instant no other owner may act on it.
+Besides the rules of leases: at each node only the owner of a lease renews and releases it; an acquire that is told that
+a key is busy, and not that its token is spent, has left no vote behind; and where no message is lost, a released lease
+is gone from all nodes soon.
 
 No leave is given to a node that forgets, which other worlds give to their store: it stays away for as long as the
 longest lease, and then exclusion must hold. (`Swarm.stays_away` off: it does not, which tests show.) In a world in
@@ -40,8 +40,8 @@ from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Holding
 if TYPE_CHECKING:
     from holdfast.testing.sim.worlds.world import SimWorld
 
-SOON_NS = 6 * NS  # a slow request, a slow answer, and the same for giving back what came of it
-AT_A_NODE = {"C8"}  # what must hold at each node by itself
+SOON_NS = 6 * NS  # a slow request, a slow answer, and the same for the release of its grant
+AT_A_NODE = {"C8"}  # what must hold at each single node
 
 
 class QuorumSession(Session):
@@ -210,10 +210,10 @@ class QuorumScene(Scene):
         return self.tenancy.all_freed(self.world.loop.now_ns)
 
     def handed_out(self, ask: AcquireRequest, grant: Grant, sent_ns: int) -> None:
-        """The quorum has given a key to somebody. The same grant told twice is one.
+        """The quorum has granted a key. The same grant reported twice is one.
 
-        If an operator broke the lock while it was being given, votes of this very grant are broken. Somebody else may
-        have had the key by the time that this one is told; then it was over before, and is no later grant.
+        If an operator broke the lock during the acquire, votes of this very grant are broken. Another owner may have
+        had the key before this grant is reported; then the grant had ended before, and is no later one.
         """
         now = self.world.loop.now_ns
         self.tenancy.taken(ask.key, now, ask.ttl_ns)
@@ -228,7 +228,7 @@ class QuorumScene(Scene):
                 self.world.note(Record(EventKind.FORCED, at_ns, ask.key, owner="operator", fence=grant.fence))
 
     def force(self, key: str) -> None:
-        """An operator breaks a lock: at every node at once, as the quorum does."""
+        """An operator breaks a lock: at all nodes together, as the quorum does."""
         now = self.world.loop.now_ns
         records = [server.force_release(key, "operator", "drill") for server in self.world.servers]
         fences = [record.fence for record in records if record is not None]
@@ -237,7 +237,7 @@ class QuorumScene(Scene):
             self.world.note(Record(EventKind.FORCED, now, key, owner="operator", fence=max(fences)))
 
     def left_nothing(self, ask: AcquireRequest) -> None:
-        """Somebody was turned away, and told that nothing of it is left.
+        """An acquire was refused, with the promise that no vote of it is left.
 
         A request that the network repeats may leave something, and so may an earlier one that was given up.
         """

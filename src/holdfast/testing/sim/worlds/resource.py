@@ -29,11 +29,11 @@ class FencedResource(Server):
         self._version = 0
 
     async def read(self, host: str, owner: str, fence: int) -> int:
-        """Register the fence, and read. `FencedOut` when a newer one was here; `Timeout` when nobody answers."""
+        """Register the fence, and read. `FencedOut` when a newer one was here; `Timeout` without an answer."""
         return await self._ask(host, "read", fence, lambda: self._read(owner, fence))
 
     async def write(self, host: str, owner: str, fence: int, based_on: int, late_ns: int = 0) -> int:
-        """Write a new version, made from the one that was read. It may arrive when nobody waits for the answer."""
+        """Write a new version, made from the one that was read. It may arrive after its sender has given up."""
         return await self._ask(host, "write", fence, lambda: self._write(owner, fence, based_on), late_ns)
 
     def accepts(self, fence: int) -> bool:

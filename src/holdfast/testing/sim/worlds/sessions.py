@@ -1,7 +1,7 @@
 """What the programs of a simulated world do with their locks: every way to take one, under it a read-modify-write.
 
-A session is one task. Whatever may happen to a careful program is expected here (busy, lost, no answer, fenced out);
-anything else, above all a cancellation that nobody asked for, is a finding.
+A session is one task. All outcomes that a careful program must expect are expected here (busy, lost, no answer, fenced
+out); any other, above all an unrequested cancellation, is a finding.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Session:
             await self._section(lease)
 
     async def _token(self) -> None:
-        """The bare primitive. Nobody judges the time for its user, who therefore does nothing protected."""
+        """The bare primitive. It checks no time for its user, who therefore does nothing protected."""
         ttl = self.ttl_ns / NS
         token = await self._host.locks.acquire_token(self.key, ttl)
         if token:

@@ -70,7 +70,7 @@ class Outcome:
     steps: int
     counts: Counter[str]
     profile: Profile = Profile.BUSY
-    held_ns: int = 0  # of the lock_ns: for how long the store had given them to somebody
+    held_ns: int = 0  # of the lock_ns: for how long the store had granted them
 
 
 class SimWorld:
@@ -174,7 +174,7 @@ class SimWorld:
             self._show(line)
 
     def _digest_lines(self) -> None:
-        """Many at once: it costs half as much as one by one."""
+        """In batches, which costs half as much as one by one."""
         self._digest.update("".join(self._lines).encode())
         self._lines.clear()
 
@@ -196,7 +196,7 @@ class SimWorld:
             self.counts[f"refused {record.kind}"] += 1
 
     def _ask_believers(self, handed: Record) -> None:
-        """The store has just given a key away. Whoever would still say that it holds the key, goes on record."""
+        """The store has just granted a key. Record every other host that still believes to hold it."""
         for host, lease in self.believers.get(handed.key, ()):
             lease_record = lease._lease_record  # noqa: SLF001 - asked without the side effect that a public question has
             if host.crashed or lease_record.grant is None or lease_record.grant.fence == handed.fence:
@@ -273,7 +273,7 @@ class SimWorld:
         """A session is over: it may have been cancelled only by its own client, and raises nothing unexpected."""
         if task.cancelled():
             if not cancelled:
-                self.complain(host.name, f"{session}: cancelled, and nobody had asked for it")
+                self.complain(host.name, f"{session}: cancelled without a request")
         elif (error := task.exception()) is not None:
             self.complain(host.name, f"{session}: {error!r}")
 
@@ -350,12 +350,12 @@ class SimWorld:
                         break
                     await asyncio.sleep(0.5)
             if kept := host.locks.manager.renewer.lease_records():
-                self.complain(host.name, f"the keeper still looks after {len(kept)} leases that nobody has")
+                self.complain(host.name, f"the renewer still keeps {len(kept)} leases without a holder")
             if lines := host.locks.runtime.mutexes.queues:
                 self.complain(host.name, f"the local mutex is still taken: {list(lines)}")
 
     def _end(self) -> None:
-        """Let every task come to its end, where nobody sees it."""
+        """Let every task end, without recording it."""
         self._over = True
         for host in [*self.hosts, *self._gone]:
             host.bury()
