@@ -9,7 +9,7 @@ from holdfast.errors import BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.quorum.engine import QuorumEngine
 from holdfast.types import NS, AcquireRequest, Busy, Grant, Guarantee, Instant, Renewal
-from support.fixtures.quorum import CALL, LONG, Node, NodeStore, Play, ask, fail, granted
+from support.fixtures.quorum import CALL, HEDGE, LONG, Node, NodeStore, Play, ask, fail, granted
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -94,7 +94,7 @@ def test_no_caller_waits_for_a_node_that_never_answers(play_quorum: Play, slow: 
         assert nodes[slow].asked
         nodes[slow].wake()
 
-    play_quorum(scenario)
+    play_quorum(scenario, hedge_ns=HEDGE)
 
 
 def test_a_busy_lock_costs_one_request_and_takes_no_vote(play_quorum: Play) -> None:
@@ -135,7 +135,7 @@ def test_a_late_vote_is_released_and_its_token_is_spent(play_quorum: Play) -> No
         await store.close()  # waits for what is under way
         assert nodes[0].holder("k") is None
 
-    play_quorum(scenario)
+    play_quorum(scenario, hedge_ns=HEDGE)
 
 
 def test_a_lost_lease_is_given_up_where_its_renewal_came_in_time(play_quorum: Play) -> None:

@@ -19,7 +19,7 @@ from holdfast.stores.quorum.engine import QuorumEngine
 from holdfast.stores.quorum.late_replies import RECHECK_NS, BusyKeys, LateVotes
 from holdfast.stores.quorum.repair import Repair
 from holdfast.types import AcquireRequest, Busy, Grant, Renewal
-from support.fixtures.quorum import CALL, LONG, Node, Play, ask, granted
+from support.fixtures.quorum import CALL, HEDGE, LONG, Node, Play, ask, granted
 
 
 def test_a_vote_that_comes_after_the_release_of_its_lease_is_released(play_quorum: Play) -> None:
@@ -31,7 +31,7 @@ def test_a_vote_that_comes_after_the_release_of_its_lease_is_released(play_quoru
         await store.close()  # waits for what is under way
         assert [node.holder("k") for node in nodes] == [None] * 5
 
-    play_quorum(scenario)
+    play_quorum(scenario, hedge_ns=HEDGE)
 
 
 def test_a_vote_of_an_interrupted_acquire_is_released_when_it_comes_after_the_release(
@@ -76,7 +76,7 @@ def test_a_lease_that_is_repaired_at_a_node_after_its_release_is_released_there(
         await store.close()
         assert [node.holder("k") for node in nodes] == [None] * 5
 
-    play_quorum(scenario)
+    play_quorum(scenario, hedge_ns=HEDGE)
 
 
 def test_votes_left_at_a_minority_do_not_block_callers_for_long(
