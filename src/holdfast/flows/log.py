@@ -102,12 +102,22 @@ class Trouble:
     One line when it begins, one now and then while it lasts, and one at its end, with the number of failures.
     """
 
-    __slots__ = ("_begun", "_fields", "_level", "_log", "_over", "_rate", "_said", "met_times")
+    __slots__ = ("_begun", "_fields", "_level", "_log", "_once", "_over", "_rate", "_said", "met_times")
 
     def __init__(
-        self, log: logging.Logger, begun: str, over: str, /, *, level: int = logging.WARNING, **fields: Any
+        self,
+        log: logging.Logger,
+        begun: str,
+        over: str,
+        /,
+        *,
+        level: int = logging.WARNING,
+        once: bool = False,
+        **fields: Any,
     ) -> None:
+        """`once`: it is not logged again while it lasts."""
         self._log = log
+        self._once = once
         self._begun = begun
         self._over = over
         self._level = level
@@ -119,6 +129,8 @@ class Trouble:
     def met(self, error: BaseException | None = None, /, **fields: Any) -> None:
         """One more failure."""
         self.met_times += 1
+        if self._once and self._said:
+            return
         told = {**self._fields, **fields}
         self._said |= tell(self._log, self._level, self._begun, told, error, rate=self._rate, stacklevel=2)
 

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,21 @@ def test_trouble_is_said_when_it_begins_and_once_when_it_is_over(lines: Lines) -
     first, last = lines.told
     assert (first["event"], first["holdfast"]) == ("it does not answer", {"part": "bus", "error": "Unavailable: away"})
     assert (last["event"], last["holdfast"]) == ("it answers again", {"part": "bus", "failures": 500})
+
+
+@pytest.mark.parametrize(("once", "lines_before_the_end"), [(True, 1), (False, 3)])
+def test_trouble_that_lasts_is_logged_again_unless_it_is_to_be_logged_once(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch, once: bool, lines_before_the_end: int
+) -> None:
+    monkeypatch.setattr(saying, "LogRate", partial(LogRate, window_ns=0, longest_ns=0))
+    trouble = Trouble(LOG, "it does not answer", "it answers again", once=once)
+    for _ in range(3):
+        trouble.met()
+    trouble.ended()
+    assert [each["event"] for each in lines.told] == [
+        *["it does not answer"] * lines_before_the_end,
+        "it answers again",
+    ]
 
 
 def test_an_outage_that_was_not_logged_ends_silently(lines: Lines) -> None:

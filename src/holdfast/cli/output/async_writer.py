@@ -43,6 +43,7 @@ class Writer:
             logging.getLogger("holdfast"),
             "standard output cannot be written; events are not shown there",
             "standard output can be written again",
+            once=True,
         )
 
     def line(self, text: str, *, rare: bool = False) -> None:
