@@ -7,7 +7,7 @@ The first of these that is given decides:
 3. `$HOLDFAST_LEASES`, `$HOLDFAST_DATABASE` or `$HOLDFAST_CONFIG`: the lease store of that plane
 4. `$HOLDFAST_URL`
 5. `holdfast.toml` in the working directory: the lease store of that plane
-6. the default file of this user, as in `holdfast.connect()`
+6. the default file of this user, as in `holdfast.connect()` and in a plane without settings
 
 The lease store of a plane is the one that the plane's own processes use: flags before environment before file.
 
@@ -32,12 +32,18 @@ import holdfast
 from holdfast.cli.output.screen import named_in_errors, say
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.leases.sync.client import Locks
-from holdfast.stores.registry import DEFAULT_FILE, URL_VARIABLE, redacted, state_directory
+from holdfast.stores.registry import (
+    DEFAULT_FILE,
+    URL_VARIABLE,
+    former_file_note,
+    former_plane_file,
+    redacted,
+    state_directory,
+)
 from holdfast.stores.sqlite import schema
 
 SETTINGS_FILE: Final = "holdfast.toml"
 PLANE_VARIABLES: Final = ("HOLDFAST_LEASES", "HOLDFAST_DATABASE", "HOLDFAST_CONFIG")
-_PLANE_FILE: Final = "holdfast-plane.db"
 _FIX: Final = "name the right store with --url, or its plane with --config or --database"
 
 
@@ -79,11 +85,9 @@ def lease_store(url: str | None, config: str | None = None, database: str | None
         return LeaseStore(named, f"${URL_VARIABLE}", (unused,) if Path(SETTINGS_FILE).exists() else ())
     if Path(SETTINGS_FILE).exists():
         return _of_plane(None, None)
-    directory = state_directory()
-    other = f"sqlite:///{quote(str(directory / _PLANE_FILE))}"
-    note = f"the leases of the plane on {_PLANE_FILE} are elsewhere: --database {other}"
-    notes = (note,) if (directory / _PLANE_FILE).exists() else ()
-    return LeaseStore(f"sqlite:///{quote(str(directory / DEFAULT_FILE))}", "default", notes)
+    former = former_plane_file()
+    notes = () if former is None else (former_file_note(former),)
+    return LeaseStore(f"sqlite:///{quote(str(state_directory() / DEFAULT_FILE))}", "default", notes)
 
 
 def _of_plane(config: str | None, database: str | None) -> LeaseStore:

@@ -128,6 +128,15 @@ def database_named(chosen: Settings) -> Iterator[None]:
     with named_in_errors(place):
         yield
     say(place)
+    note_former_file(chosen)
+
+
+def note_former_file(chosen: Settings) -> None:
+    """Print where the plane of an older version is, if it is used because no setting names another."""
+    from holdfast.stores.registry import former_file_note, former_plane_file
+
+    if chosen.database is None and (former := former_plane_file()) is not None:
+        say(former_file_note(former))
 
 
 def on_plane(

@@ -20,7 +20,8 @@ from holdfast.errors import BadInput, Misconfigured
 from holdfast.runtime.durable_files import make_directory
 
 URL_VARIABLE = "HOLDFAST_URL"
-DEFAULT_FILE = "leases.db"
+DEFAULT_FILE = "leases.db"  # leases, and the plane of a user who names no database
+FORMER_PLANE_FILE = "holdfast-plane.db"  # the default file of planes before they shared `DEFAULT_FILE`
 
 
 class Engine(Protocol):
@@ -115,6 +116,21 @@ def state_directory() -> Path:
         raise Misconfigured(
             f"no place for the default store: the user has no home directory; set {URL_VARIABLE} or XDG_STATE_HOME"
         ) from error
+
+
+def former_plane_file() -> Path | None:
+    """The default file of a plane of an older version, which goes on using it. None: there is none."""
+    path = state_directory() / FORMER_PLANE_FILE
+    return path if path.exists() else None
+
+
+def former_file_note(former: Path) -> str:
+    """What a command prints where such a file is."""
+    where = f"sqlite:///{quote(str(former))}"
+    return (
+        f"the plane of an older version, with its leases, is in {former.name} (--database {where}); "
+        f"to move it to {DEFAULT_FILE}, the default of all commands now, see 'One default file' in docs/shell.md"
+    )
 
 
 def _default_url() -> tuple[str, str]:

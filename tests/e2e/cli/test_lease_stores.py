@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.plane.settings.settings import DATABASE_FILE, FILE
+from holdfast.plane.settings.settings import FILE
+from holdfast.stores.registry import DEFAULT_FILE, FORMER_PLANE_FILE
+from support.cli.planes import Up
 from support.cli.sessions import Shell
 from support.servers.redis import free_port, redis_executables, start_redis
 
@@ -149,9 +151,49 @@ def test_what_was_not_chosen_is_named_too(shell: Shell, bare: dict[str, str], ho
     (shell.directory / FILE).unlink()
     state = Path(bare["XDG_STATE_HOME"]) / "holdfast"
     state.mkdir(parents=True)
-    hold(f"sqlite:///{state}/{DATABASE_FILE}", "of a plane")
+    hold(f"sqlite:///{state}/{FORMER_PLANE_FILE}", "of a plane")
     done = shell.run("locks", env=bare)
-    assert (done.code, f"--database sqlite:///{state}/{DATABASE_FILE}" in done.err) == (64, True)
+    assert (done.code, f"--database sqlite:///{state}/{FORMER_PLANE_FILE}" in done.err) == (64, True)
+
+
+@pytest.mark.requires("R22")
+def test_without_settings_the_library_the_plane_and_all_commands_use_one_file(
+    shell: Shell, bare: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in bare.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("HOLDFAST_URL")
+    state = Path(bare["XDG_STATE_HOME"]) / "holdfast"
+    place = f"sqlite:///{state}/{DEFAULT_FILE} (from default)"
+    with holdfast.connect() as locks, locks.lock("of an application", ttl=600):
+        submitted = shell.run("jobs", "submit", "mail", "--id", "m1", env=bare)
+        assert (submitted.code, f"holdfast: database: {place}" in submitted.err) == (0, True)
+        plane = Up(shell, "--port", "0")
+        seen = shell.run("locks", env=bare)
+        assert seen.err == f"holdfast: lease store: {place}\n"
+        assert "of an application" in seen.out
+        assert "holdfast:scheduler:snapshot:writer" in seen.out
+        assert plane.end().code == 0
+    assert {each.name for each in state.glob("*.db")} == {DEFAULT_FILE}
+
+
+def test_a_plane_of_an_older_version_stays_in_its_file_until_that_is_moved(shell: Shell, bare: dict[str, str]) -> None:
+    state = Path(bare["XDG_STATE_HOME"]) / "holdfast"
+    state.mkdir(parents=True)
+    former = f"sqlite:///{state}/{FORMER_PLANE_FILE}"
+    made = shell.run("jobs", "submit", "mail", "--id", "m1", "--database", former, env=bare)
+    assert made.code == 0, made.err
+    listed = shell.run("jobs", "list", env=bare)
+    assert "m1" in listed.out
+    assert f"holdfast: database: {former} (from default)" in listed.err
+    assert "the plane of an older version" in listed.err
+    assert "the plane of an older version" in shell.run("up", "--prepare", env=bare).err
+    for file in state.glob(f"{FORMER_PLANE_FILE}*"):
+        file.rename(state / file.name.replace(FORMER_PLANE_FILE, DEFAULT_FILE))
+    listed = shell.run("jobs", "list", env=bare)
+    assert "m1" in listed.out
+    assert listed.err == f"holdfast: database: sqlite:///{state}/{DEFAULT_FILE} (from default)\n"
+    assert shell.run("locks", env=bare).code == 0
 
 
 @pytest.mark.parametrize(

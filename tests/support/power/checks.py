@@ -22,16 +22,17 @@ from holdfast.observe.ledger.reader import Findings, load
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.components import Components, opened
 from holdfast.plane.process.plane import Plane
-from holdfast.plane.settings.settings import DATABASE_FILE, Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock
+from holdfast.stores.registry import DEFAULT_FILE
 from holdfast.stores.sqlite.engine import SqliteEngine
 from holdfast.types import NS, AcquireRequest, Busy, Instant
 from support.power import power_plane_child as child
 from support.power.harness import Trace
 
 STATE: Final = Path("state") / "holdfast"
-PLANE: Final = STATE / DATABASE_FILE
+PLANE: Final = STATE / DEFAULT_FILE
 
 Said = Mapping[str, Any]
 

@@ -26,6 +26,7 @@ from holdfast.cli.plane_options import (
     audit_flags,
     database_settings,
     log_flags,
+    note_former_file,
     otel_flags,
     probe_flags,
     settings,
@@ -131,6 +132,7 @@ def up(
     chosen = settings(config, **flags, **places)
     parts = _parts(only)
     code = _code(chosen, parts, only, sample=sample)
+    note_former_file(chosen)
     if sample:
         from holdfast.plane.process.sample import kept_briefly
 
@@ -162,6 +164,7 @@ def _prepare(config: str | None, database: str | None) -> int:
     chosen = database_settings(config, database)
     asyncio.run(make_tables(chosen))
     say(f"the tables of {redacted(chosen.database_url)} are up to date")
+    note_former_file(chosen)
     return Exit.OK
 
 

@@ -39,7 +39,7 @@ from holdfast.plane.settings.sections import (
     RunSettings,
 )
 from holdfast.plane.settings.types import Amount, Flag, Modes, NameList, Seconds, SettingKind, Text, Url, Whole
-from holdfast.stores.registry import BUILT, state_directory
+from holdfast.stores.registry import BUILT, DEFAULT_FILE, former_plane_file, state_directory
 from holdfast.types import NS
 
 DAY_NS: Final = 86_400 * NS
@@ -67,7 +67,6 @@ class Retention:
 
 PREFIX: Final = "HOLDFAST"
 FILE: Final = "holdfast.toml"
-DATABASE_FILE: Final = "holdfast-plane.db"
 
 _DAY: Final = 86_400.0
 _LONG: Final = 20 * 365 * _DAY
@@ -339,7 +338,7 @@ class Settings:
     database: str | None = _key(
         None,
         Url(("sqlite", "postgresql", "postgres"), "sqlite:///plane.db or postgresql://user@host/database"),
-        f"where state is stored; unset: {DATABASE_FILE} in your state directory",
+        f"where state is stored; unset: {DEFAULT_FILE} in your state directory",
         "--database",
     )
     bus: str | None = _key(
@@ -386,7 +385,7 @@ class Settings:
     @property
     def database_url(self) -> str:
         """The database, including passwords: see `shown`."""
-        return self.database or f"sqlite:///{quote(str(state_directory() / DATABASE_FILE))}"
+        return self.database or f"sqlite:///{quote(str(former_plane_file() or state_directory() / DEFAULT_FILE))}"
 
     @property
     def lease_url(self) -> str:

@@ -319,7 +319,7 @@ async def test_the_default_place_is_made_for_this_user_alone(tmp_path: Path, mon
         with pytest.raises(RowMissing):
             await components.service.job(ME, "nobody")
     assert (tmp_path / "holdfast").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "holdfast" / "holdfast-plane.db").exists()
+    assert (tmp_path / "holdfast" / "leases.db").exists()
 
 
 @pytest.mark.asyncio

@@ -45,7 +45,7 @@ def test_without_anything_everything_is_in_one_file(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     settings = loaded(tmp_path)
     assert settings == Settings()
-    assert settings.database_url == settings.lease_url == f"sqlite:///{tmp_path}/holdfast/holdfast-plane.db"
+    assert settings.database_url == settings.lease_url == f"sqlite:///{tmp_path}/holdfast/leases.db"
     assert settings.bus is None
     assert {each["from"] for each in settings.shown().values()} == {"default"}
     assert not (tmp_path / "holdfast").exists(), "settings open and make nothing"
