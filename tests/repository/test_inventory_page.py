@@ -34,7 +34,7 @@ def test_what_a_busy_lock_and_a_store_that_fails_mean_differs_by_path_on_purpose
     policies = {family.name: (family.when_busy, family.when_failed) for family in FAMILIES.values()}
     assert policies["scheduler.job"] == ("wait 2 s, then retry after 500 ms", "retry after 1 s")
     assert policies["workflow.run"] == ("wait 2 s, then retry after 500 ms", "by risk class")
-    assert policies["approval"] == ("wait 2 s, then 409 approval lock busy", "error at once")
+    assert policies["approval"] == ("wait 2 s, then 409 approval lock busy", "immediate error")
     assert policies["reconciler"] == ("skip the tick", "skip the tick")
     assert len(set(policies.values())) >= 4
     for family in FAMILIES.values():

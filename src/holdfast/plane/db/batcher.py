@@ -1,12 +1,14 @@
-"""Calls that come at about the same time are answered together: one transaction, one request, for many callers.
+"""Batches concurrent calls into one request or transaction.
 
-Promises: a caller that is alone is served at once, and nobody waits for company: what comes while a batch is under way
-is the next batch. Answers go to those who asked, in their order; an error of one item is nobody else's. When a batch
-falls as a whole for a reason that may be one item's (anything but trouble with a store), each is tried by itself, so
-that every caller gets its own answer. A caller that was cancelled before its batch began is left out of it; after that
-its item is done, and nobody is told. Nobody waits for ever: if something that a batch awaited was cancelled under it,
-those in it are told that nobody knows what became of their items, and the next batch is served; if the serving itself
-is cancelled, as at the end of an event loop, so is everybody who waits.
+Promises:
+
+- A call that comes alone starts immediately. Calls that come during a batch form the next one.
+- Each caller gets the results of its own items, in their order. An error of one item affects no other.
+- If a batch fails as a whole, and the reason may be one item (anything but a failed store), each item is tried alone.
+- A caller that is cancelled before its batch starts is left out of it. After that, its item is done without a result.
+- No caller waits forever. If something that a batch awaits is cancelled, its callers get an error that says that the
+  outcome is unknown, and the next batch starts. If the batcher's own task is cancelled, as at the end of an event loop,
+  all waiting calls are cancelled.
 
 Does not promise an order between callers, beyond that of their batches. Belongs to one event loop at a time.
 """
@@ -41,7 +43,7 @@ Together: TypeAlias = Callable[[Sequence[A]], Awaitable[Sequence[R | Failed]]]
 
 
 async def answered(together: Together[A, R], items: Sequence[A]) -> Sequence[R | Failed]:
-    """The answers to some items, whatever happens: trouble with a store is everybody's, other errors are one's own."""
+    """The results of some items in any case: a failed store fails all of them, other errors fail one."""
     try:
         return await together(items)
     except (BackendError, Closed) as error:
@@ -51,14 +53,14 @@ async def answered(together: Together[A, R], items: Sequence[A]) -> Sequence[R |
         if task is None or task.cancelling():
             raise  # it is meant for us
         return [Failed(Timeout("what was asked for was cancelled on its way, and may have happened")) for _ in items]
-    except Exception as error:  # noqa: BLE001 - it belongs to one of those who asked, and to nobody else
+    except Exception as error:  # noqa: BLE001 - it is the result of one item
         if len(items) == 1:
             return [Failed(error)]
         return [answer for item in items for answer in await answered(together, [item])]
 
 
 class _Asked(Generic[A, R]):
-    """What one caller wants to have answered, in one batch."""
+    """The items of one call."""
 
     __slots__ = ("answers", "items")
 
@@ -83,7 +85,7 @@ class Batcher(Generic[A, R]):
         self.items = 0
 
     async def ask(self, item: A) -> R:
-        """Have one item answered, with whoever else asks now."""
+        """The result of one item, in a batch with concurrent ones."""
         (answer,) = await self._enter((item,))
         if isinstance(answer, Failed):
             raise answer.error
@@ -97,7 +99,7 @@ class Batcher(Generic[A, R]):
             for each in waiting:
                 answers += await each
         finally:
-            for each in waiting:  # those that nobody waits for any longer
+            for each in waiting:  # those that the caller no longer waits for
                 each.cancel()
         return answers
 
@@ -125,7 +127,7 @@ class Batcher(Generic[A, R]):
         serving = self._serving
         if serving is None or serving.done() or serving.get_loop() is not loop:
             self._waiting = deque()
-            # A task begins in the next turn of the loop: whoever asks in this one is with us.
+            # A task starts in the next turn of the loop: calls of this turn are in the first batch.
             self._serving = loop.create_task(self._serve(self._waiting))
             self._serving.add_done_callback(partial(_leave, self._waiting))
         self._waiting.append(_Asked(items, answers))
@@ -152,7 +154,7 @@ class Batcher(Generic[A, R]):
                 continue
             if self._apart is not None:
                 wanted = {self._apart(item) for item in each.items}
-                # Also apart from what waits for the next batch: whoever asked first is answered first.
+                # Apart from items of the next batch too: the first call is answered first.
                 if not names.isdisjoint(wanted):
                     names |= wanted
                     later.append(each)
@@ -179,7 +181,7 @@ class Batcher(Generic[A, R]):
 
 
 def _leave(waiting: Iterable[_Asked[A, R]], _: asyncio.Task[None] | None = None) -> None:
-    """Nobody is served any more: whoever still waits is not kept."""
+    """Cancel the calls that still wait: no batch follows."""
     for each in waiting:
         if not each.answers.done():
             each.answers.cancel()

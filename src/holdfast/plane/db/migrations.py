@@ -1,11 +1,11 @@
 """The plane's tables in a database: made, recognised, brought up to date, or refused.
 
 Promises: the tables of a database are changed only when they are ours or are not there yet; each change is one
-transaction, so that a crash leaves the old ones or the new ones; any number of processes may start at once, and one of
-them does it; a newer version than ours is left alone. Each migration states the oldest version of the code that works
-with its tables, and the database keeps that number: such older code goes on working, all other older code refuses to
-start, and notices a migration while it runs (`outgrown`). Tables of others live beside them undisturbed, except that
-names which begin with `plane_` are ours.
+transaction, so that a crash leaves the old ones or the new ones; any number of processes may start together, and one of
+them does it; a newer version is left alone. Each migration states the oldest version of the code that works with its
+tables, and the database keeps that number: such older code goes on working, all other older code refuses to start, and
+notices a migration while it runs (`outgrown`). Tables of others live beside them undisturbed, except that names which
+begin with `plane_` are ours.
 
 Clock: the event loop's, for the pauses of `outgrown`.
 """

@@ -54,7 +54,7 @@ class Bells:
                 bell.ring()
 
     def ring_all(self) -> None:
-        """Wake everybody: rings may have been missed."""
+        """Notify all subscriptions: notifications may have been missed."""
         self.ring(self._bells)
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ def open_database(url: str, *, clock: Clock | None = None, looks: bool = False) 
 
 
 def check_there(url: str) -> None:
-    """Refuse a file that is not there, before somebody who acts on what is in it makes an empty one."""
+    """Refuse a missing file, before a command that acts on its content creates an empty one."""
     if url.lower().startswith("sqlite:"):
         read_only.check_there(str(Path(_path(url)).absolute()))
 

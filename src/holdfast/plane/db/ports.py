@@ -51,7 +51,7 @@ class Tx(Protocol):
     async def put(
         self, statement: str, parameters: Mapping[str, Any] | None = None, *, rows: int | None = None
     ) -> None:
-        """Run one statement that writes, and whose answer nobody needs; it returns a row for each that it has changed.
+        """Run one statement that writes, and whose answer is not needed; it returns a row for each changed row.
 
         It may be sent later, with others that were put, but before the next `query` or `query_many` and before the
         commit; so its error may come from there. Those that go together do not see what the others write, and must
@@ -128,7 +128,7 @@ class Database(Protocol):
     async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
         """Run work that changes nothing. `one_view`: all of its statements see one state; else each its own.
 
-        `lasting`: what it has seen is durable when it returns. Not so for a look that nobody is told of.
+        `lasting`: what it has seen is durable when it returns. Not so for a read that is not reported to users.
         """
         ...
 
@@ -137,7 +137,7 @@ class Database(Protocol):
         ...
 
     def statistics(self) -> Mapping[str, int]:
-        """What it has done so far, and what is going on. Asks nobody."""
+        """Counts and gauges. Reading them costs no I/O."""
         ...
 
     async def close(self) -> None:
@@ -162,7 +162,7 @@ class Along(Protocol):
         ...
 
     def undone(self) -> None:
-        """The transaction failed, or nobody knows what became of it."""
+        """The transaction failed, or its outcome is unknown."""
         ...
 
 
@@ -178,7 +178,7 @@ class Consumption:
     max_age_ns: int = 24 * 3600 * 1_000_000_000  # after which a message that never succeeded is a dead letter
     judges_lost: bool = False  # the handler itself knows what it has begun that was not heard of again
     lasting: bool = True  # what is handled is durable before; False: the handler writes, which makes it so, or is safe
-    ordered: bool = True  # one message of a key at a time; False: the handler batches messages of one key by itself
+    ordered: bool = True  # one message of a key at a time; False: the handler itself batches messages of one key
     along: Along | None = None  # done with each claim, if the bus is in the database that is meant
     also: tuple[str, ...] = ()  # more subjects of the same group, which share the concurrency
     on_dead: Callable[[Delivery, str, str], Awaitable[None]] | None = None
@@ -217,8 +217,8 @@ class Bus(Protocol):
     def consume(self, how: Consumption, handler: Handler) -> AbstractAsyncContextManager[Consumer]:
         """Deliver to a handler while the block runs.
 
-        Leaving the block drains: what is being handled is finished or given back, and nothing that was not handled is
-        acknowledged. A handler that returns has handled the message. `RetryLater` gives it back for exactly its delay,
+        Leaving the block drains: in-flight messages are finished or nacked, and no unhandled message is acknowledged. A
+        handler that returns has handled the message. `RetryLater` nacks it with exactly its delay,
         and does not count as a failure if its cause is `LockBusy` or `BackendError`. Any other error counts, and too
         many of them end in a dead letter.
         """
@@ -236,7 +236,7 @@ class Bus(Protocol):
         ...
 
     def statistics(self) -> Mapping[str, int]:
-        """What became of deliveries so far, and how many are in hand. Asks nobody."""
+        """Counts of deliveries by outcome, and of messages in flight. Reading them costs no I/O."""
         ...
 
     async def close(self) -> None:
@@ -253,7 +253,7 @@ class Consumer(Protocol):
         ...
 
     def pause(self) -> None:
-        """Take no more messages; those in hand go on."""
+        """Take no more messages; those in flight go on."""
         ...
 
     def resume(self) -> None:
@@ -262,7 +262,7 @@ class Consumer(Protocol):
 
 
 class Audit(Observer, Protocol):
-    """Keeps what happens to leases and to guarded writes. Whoever made it closes it, after the plane."""
+    """Records what happens to leases and to guarded writes. The caller that made it closes it, after the plane."""
 
     def statistics(self) -> object:
         """What it has written and what not: a dataclass of numbers."""

@@ -1,7 +1,7 @@
 """A database that is only looked at.
 
-Promises: nothing is written to it, not even the tables that are missing: whoever looks at a plane must not found one,
-nor bring one up to date under the processes that use it. Reading is as it is anywhere else.
+Promises: nothing is written to it, not even missing tables: a read-only command must not create a plane, nor migrate
+one under the processes that use it. Reading works as in any other database.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class SchemaMissing(Misconfigured):
-    """Tables are missing or older, and whoever looks neither makes nor changes any. Says what to type."""
+    """Tables are missing or older, and a read-only command neither creates nor migrates them. Names the fix."""
 
     def __init__(self, problem: str, flags: str = "") -> None:
-        """`flags`: how the command finds the same database, where it would not by itself."""
+        """`flags`: options that name the same database, where the default would not."""
         self.problem = problem
         super().__init__(
             f"{problem}, and a command that only looks changes nothing; type `holdfast up --prepare{flags}` once, "

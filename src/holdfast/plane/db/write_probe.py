@@ -1,9 +1,9 @@
-"""Whether the database takes writes: what a look at it does not show, for whoever decides if a process gets work.
+"""Checks whether the database accepts writes, for the readiness of a process.
 
-A full disk, a file or file system that became read-only, a standby, a lock that is never given back: all of them can be
-read. So something is really written, and committed like everything else: at most once in `EVERY_S`, however often
-somebody asks, and also after a refusal, so that the end of the trouble is noticed by itself. Before that, a database is
-asked whether it has room left, where it can know that.
+A full disk, a read-only file or file system, a standby, a lock that is never released: all of them can still be read.
+So the check really writes and commits: at most once in `EVERY_S`, however often it is called, and after a refusal too,
+so that it notices the end of the trouble. Before that it asks the database whether there is room left, where the
+database can know that.
 
 Promises: `refusal` answers within about `PATIENCE_S`. A try that takes longer says nothing yet: what was last known
 holds, for a database under load is slow and well; a lock that stays is found out when the patience of a write is over.
@@ -52,7 +52,7 @@ class Describes(Protocol):
 class Refusal(NamedTuple):
     """Why nothing can be written."""
 
-    shown: str  # to anybody
+    shown: str  # to every client
     error: BackendError  # to those who run the process
 
 
@@ -74,7 +74,7 @@ class Writability:
         if (trying := self._trying) is not None:
             await asyncio.wait((trying,), timeout=PATIENCE_S)
             if trying.done():
-                trying.result()  # what nobody foresaw is not kept to itself
+                trying.result()  # an unexpected error is raised
         return self._refusal
 
     async def _try(self, loop: asyncio.AbstractEventLoop) -> None:

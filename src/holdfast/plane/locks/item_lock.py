@@ -1,6 +1,6 @@
 """The lock of one item, as every handler takes it: waited for briefly, held while the work runs, judged at the end.
 
-Promises: the work gets the lease and passes it down, so that nobody takes it twice. Whatever prevents the work is a
+Promises: the work gets the lease and passes it down, so that it is not acquired twice. Whatever prevents the work is a
 `RetryLater` that says for how long: contention (exactly 500 ms, unless the delays have jitter), trouble with the store
 of leases or the database (1 s), and `Abandoned` when the lease was lost on the way, or storage has met a newer one.
 Then the body was cancelled, the lock is not released (it may be another's by now), and the outcome is never a success,
@@ -41,7 +41,7 @@ Draw: TypeAlias = Callable[[int], int]
 
 
 class Abandoned(RetryLater):
-    """The lease was lost while the work ran, or somebody newer has written. What was done may have to be done again.
+    """The lease was lost while the work ran, or a newer holder has written. What was done may have to be done again.
 
     The cause is the `LeaseLost`, `FencedOut` or `NotEntered` that said so.
     """
@@ -65,16 +65,16 @@ class ItemLockStatistics:
 
 
 def in_trouble(error: BackendError | Closed, delays: AnyDelays, draw: Draw, counts: ItemLockStatistics) -> RetryLater:
-    """The work could not be done, or nobody knows whether it was: a store did not answer."""
+    """The work was not done, or it is unknown whether it was: a store did not answer."""
     counts.backend_errors += 1
-    # Closing is this process's end: somebody else will have it, as after any other trouble.
+    # Closing is the end of this process: another one will get the message, as after any other trouble.
     return delays.later(error if isinstance(error, BackendError) else Unavailable(str(error)), draw)
 
 
 def given_up(
     error: LeaseLost | FencedOut | NotEntered, delays: AnyDelays, draw: Draw, counts: ItemLockStatistics, noun: str
 ) -> Abandoned:
-    """The item may be somebody else's by now."""
+    """Another process may have the item by now."""
     counts.abandoned += 1
     return Abandoned(delays.busy.delay_ns(0, 0, draw) / NS, noun, error)
 

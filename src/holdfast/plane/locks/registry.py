@@ -86,7 +86,7 @@ class LockFamily:
 
     @property
     def when_busy(self) -> str:
-        """What happens when somebody else has it, for people."""
+        """What happens when another holder has the lock, for people."""
         return self.on_busy.format(**self.retries._asdict())
 
     @property
@@ -207,7 +207,7 @@ WORKER_JOB: Final = LockFamily(
     scope=Scope.ITEM,
     ttl=30.0,
     release=Release.EXPLICIT,
-    on_busy="somebody runs it: retry after {busy}",
+    on_busy="another worker runs it: retry after {busy}",
     on_error="retry after {failed}",
     used_by="holdfast.plane.worker.worker",
     acquire_timeout=0.0,
@@ -281,7 +281,7 @@ APPROVAL: Final = LockFamily(
     ttl=10.0,
     release=Release.EXPLICIT,
     on_busy="wait 2 s, then 409 approval lock busy",
-    on_error="error at once",
+    on_error="immediate error",
     used_by="holdfast.plane.approvals.service",
     acquire_timeout=2.0,
     retry=_QUICK,

@@ -15,7 +15,7 @@ _FAR = 1 << 63
 
 @dataclass(slots=True, unsafe_hash=True)
 class Assignment:
-    """One attempt at one job. Whoever gets one does not change it."""
+    """One attempt at one job. Receivers do not change it."""
 
     job: str
     attempt: int

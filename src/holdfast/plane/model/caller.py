@@ -1,4 +1,4 @@
-"""On whose behalf something is asked of the plane, what they may see, and how much they get at once."""
+"""Callers of the plane: their name, their tenant, and the limits of one request."""
 
 from __future__ import annotations
 

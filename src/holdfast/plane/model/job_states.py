@@ -5,8 +5,8 @@
        └─▶ approval_required ─▶ pending | denied
 
 Promises: a move that is not in the table is refused with `invalid transition <from> -> <to>`; a terminal state is never
-left, but for a success whose output turns out to be unfit; entering `scheduled` anew is what counts as an attempt, and
-one that is taken back before anybody has begun it does not count after all. The diagram in the documentation is made
+left, except for a success whose output turns out to be unfit; each entry into `scheduled` counts as an attempt, and
+an attempt that is recalled before a worker has started it does not count. The diagram in the documentation is generated
 from this table.
 """
 
@@ -108,7 +108,7 @@ def legal(before: JobState | None, after: JobState) -> bool:
 def move(before: JobState | None, after: JobState, attempt: int, *, taken_back: bool = False) -> Move:
     """One step in the life of a job, or `InvalidTransition`. `attempt` is the number of attempts begun so far.
 
-    `taken_back`: nobody has begun the last of them, and nobody will. Not one that is running.
+    `taken_back`: no worker has started the last attempt, and none will. Never a running one.
     """
     if not legal(before, after) or (taken_back and (before not in _SENT or after is not S.RETRYING)):
         raise InvalidTransition(before, after)

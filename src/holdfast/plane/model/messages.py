@@ -19,12 +19,12 @@ from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Job, Message
 
 EVERY_POOL: Final = "pools"
-"""Where it rings when dispatchers should look at every pool."""
+"""The channel that notifies dispatchers to read every pool."""
 
-SUBMIT: Final = "job.submit"  # a job was accepted, or is to be looked at again
+SUBMIT: Final = "job.submit"  # a job was accepted, or has to be decided again
 STARTED: Final = "job.started"  # a worker has begun an attempt, under its lease
 RESULT: Final = "job.result"  # a worker has finished an attempt, or several at the same time (`results`)
-CANCEL: Final = "job.cancel"  # somebody wants a job to end
+CANCEL: Final = "job.cancel"  # a caller requests the end of a job
 DONE: Final = "job.done"  # the scheduler has written a terminal state: the only truth about results
 WORK: Final = "work"  # work.<pool>.<topic>: attempts for the workers of a pool that serve the topic (`work_subject`)
 STOP: Final = "stop"  # stop.<worker>: a worker should stop an attempt; lost ones do no harm, the lease ends it too
@@ -32,15 +32,14 @@ STOP: Final = "stop"  # stop.<worker>: a worker should stop an attempt; lost one
 RUN_LOOK: Final = "run.look"  # a run was made, or its time has come
 RUN_RESULT: Final = "run.result"  # a job of a run is over, as the scheduler has written it
 RUN_CHILD: Final = "run.child"  # a run that another run's step had started is over
-RUN_CANCEL: Final = "run.cancel"  # somebody wants a run to end
+RUN_CANCEL: Final = "run.cancel"  # a caller requests the end of a run
 RUN_DONE: Final = "run.done"  # a run is over
 
 SCHEDULER: Final = "scheduler"
 ENGINE: Final = "engine"
 WORKERS: Final = "workers"
 
-# Labels that the plane itself puts on jobs: on those of a run, and on those whose pool was asked for. Nobody else may
-# use names that begin like them.
+# Labels that the plane sets: on jobs of a run, and on jobs submitted to a given pool. Callers must not use such names.
 OWN_LABELS: Final = "holdfast."
 EMPTIED_LABEL: Final = "holdfast.emptied"  # what the job was about was forgotten (`cleanup_strip`)
 POOL_LABEL: Final = "holdfast.pool"  # the pool that was asked for, and that the job therefore never leaves
@@ -87,7 +86,7 @@ def stop_subject(worker: str) -> str:
 
 
 def submitted(job: str = "{job}", *, again: str = "{made_ns}") -> Message:
-    """A job is to be looked at. `again` names the occasion of a second look, so that it is not taken for the first.
+    """The scheduler should decide about a job. `again` names a repetition, so that it is not dropped as a duplicate.
 
     The first has the time when the job was made, which is filled in with its id (`jobrows.about`).
     """
@@ -111,7 +110,7 @@ def dispatched(job: Job, fence: CarriedFence, *, by_topic: bool = True) -> Messa
         "deadline_ns": job.deadline_ns,
         "labels": dict(job.labels),
         "trace": job.trace,
-        "at_ns": job.updated_ns,  # whoever gets it much later asks whether it is still wanted
+        "at_ns": job.updated_ns,  # a worker that receives it much later checks whether it is still wanted
     }
     if job.queue is JobQueue.TOPIC:  # one of the workers has a slot of its topic for it (`topic_limits`)
         body["counted"] = True
@@ -135,7 +134,7 @@ def finished(
 
 
 def cancel(job: str, actor: str, reason: str, *, token: str, made_ns: int = 0) -> Message:
-    """Somebody wants a job to end. `token` tells two requests apart."""
+    """A caller requests the end of a job. `token` tells two requests apart."""
     body = {"job": job, "made_ns": made_ns, "actor": actor, "reason": reason}
     return Message(f"{CANCEL}:{job}:{token}", CANCEL, body, job)
 
@@ -195,7 +194,7 @@ def step_refused(
 
 
 def cancel_run(run: str, risk: str, actor: str, reason: str, *, token: str) -> Message:
-    """Somebody wants a run to end. `token` tells two requests apart."""
+    """A caller requests the end of a run. `token` tells two requests apart."""
     body = {"run": run, "risk": risk, "actor": actor, "reason": reason}
     return Message(f"{RUN_CANCEL}:{run}:{token}", RUN_CANCEL, body, run)
 

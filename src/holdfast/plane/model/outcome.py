@@ -83,7 +83,7 @@ def returned(value: Any) -> Outcome:
             value.close()
         return failed("the function returned something to be awaited; declare it with async def", retryable=False)
     if value is None or type(value) is bool or (type(value) is int and -_WHOLE_MAX < value < _WHOLE_MAX):
-        return Outcome(Status.SUCCEEDED, value, size=len(repr(value)))  # as it is, for nobody can change it
+        return Outcome(Status.SUCCEEDED, value, size=len(repr(value)))  # as it is: it is immutable
     try:
         text = encoded("result", value)
     except BadInput as error:

@@ -1,7 +1,7 @@
-"""What the plane speaks of: jobs, their events, messages, workers, dead letters. Values, free of I/O.
+"""The values of the plane: jobs, their events, messages, workers, dead letters. No I/O.
 
-Whoever gets one does not change it. Those that are made several times for every job are not frozen all the same,
-because that would make them eight times as expensive to make.
+Receivers do not change them. Still, the ones that are made several times for every job are not frozen, because that
+would make creating them eight times as expensive.
 
 Times are integer nanoseconds of the wall clock (`…_ns`); they order nothing that matters. What orders is the fence of
 the lease under which a thing was written, and the version of the row.
@@ -23,7 +23,7 @@ from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.types import MS, check_label
 
 BRIEF_NS: Final = 10 * MS
-"""An attempt that took less was over at once."""
+"""An attempt that took less counts as very short."""
 
 TEXT_CHARS_MAX: Final = 200
 """What an outline has of a longer text. Statements read one character more of a description, to know that it goes on,
@@ -59,7 +59,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/\[\]\-]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job as somebody asks for it. `check` refuses what cannot be one."""
+    """A job as a caller submits it. `check` refuses invalid ones."""
 
     topic: str
     payload: Any = None
@@ -96,7 +96,7 @@ class Submission:
         return self
 
     def by(self, name: str) -> Submission:
-        """The same, submitted by somebody."""
+        """The same, submitted by that caller."""
         return Submission(
             self.topic,
             self.payload,
@@ -160,7 +160,7 @@ class Change:
     queue: JobQueue | None = None  # of a job that is due
     pool: str | None = None  # of a job that is not with a worker
     actor: str = ""  # who did it, for the event
-    taken_back: bool = False  # nobody has begun its attempt, which does not count
+    taken_back: bool = False  # no worker has started its attempt, which does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Heartbeat:
     worker: str
     pool: str
     topics: tuple[str, ...]
-    capacity: int  # attempts that it can make at once; fewer while functions run on that were told to stop
+    capacity: int  # attempts that it can run at the same time; fewer while functions run on that were told to stop
     active: int  # attempts that it is making
     at_ns: int
     draining: bool = False
@@ -225,7 +225,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A job or a message that nobody will try again by itself."""
+    """A job or a message that the plane does not retry any more."""
 
     id: str
     job: str

@@ -1,5 +1,5 @@
 -- Contract: of some topics, given by a JSON array of objects, the tenants who have jobs waiting for a place of that topic, at most
--- `:tenants`, from the one after `after` on and then from the beginning; and of each the first jobs in line, at most `most`, one row
+-- `:tenants`, from the one after `after` on and then from the beginning; and of each the first jobs of its queue, at most `most`, one row
 -- for each. All of it in one statement, as each costs a round trip; it finds what `aside_tenants` and `aside_line` do.
 SELECT wanted.topic, line.tenant, COALESCE(plane_tenant.running, 0) AS running, plane_tenant.slots,
     job.id, job.priority, job.created_ns

@@ -1,6 +1,6 @@
 -- Contract: what there is to know about a job before an attempt of it is run: the fence under which it was last handed out,
--- what the worker that has it has last said about itself (NULL where nobody has it, or that worker is forgotten), how often
--- its attempt was begun as far as the scheduler has heard of it, and how often it was given back after that.
+-- what the worker that has it has last said about itself (NULL where no worker has it, or that worker is forgotten), how often
+-- its attempt was begun as far as the scheduler has heard of it, and how often it was nacked after that.
 SELECT job.created_ns, job.state, job.attempt, job.run_fence, worker.at_ns, worker.draining, (
     SELECT event.fence FROM plane_event AS event WHERE event.job = job.id AND event.after = 'DISPATCHED'
     ORDER BY event.version DESC, event.step DESC LIMIT 1

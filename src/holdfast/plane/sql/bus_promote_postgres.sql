@@ -1,4 +1,4 @@
--- Contract: makes messages ready whose time has come: given back with a delay, staged for later, or claimed by a consumer
+-- Contract: makes messages ready whose time has come: nacked with a delay, staged for later, or claimed by a consumer
 -- that was not heard of again. What another transaction is changing is left to it.
 WITH picked AS MATERIALIZED (
     SELECT ctid FROM plane_message

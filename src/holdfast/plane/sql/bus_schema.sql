@@ -6,7 +6,7 @@
 -- The queue of the embedded bus.
 -- state 0: ready. 1: claimed by a consumer, or to be delivered later; in both cases ready when `due_ns` is over.
 -- 2: done; kept without its body until `due_ns`, so that the same id is not taken for a new message.
--- `deliveries` names the claim: it rises with each, and whoever knows an older number has lost the message.
+-- `deliveries` names the claim: it rises with each, and a consumer with an older number has lost the message.
 CREATE TABLE plane_message (
     id            TEXT NOT NULL,
     recipient     TEXT NOT NULL,
@@ -23,7 +23,7 @@ CREATE TABLE plane_message (
     due_ns        BIGINT NOT NULL,
     deliveries    BIGINT NOT NULL,
     failures      BIGINT NOT NULL,
-    excused       BIGINT NOT NULL,   -- given back without fault: busy, store trouble, a consumer that left
+    excused       BIGINT NOT NULL,   -- nacked without fault: busy, store trouble, a consumer that left
     PRIMARY KEY (id, recipient)
 );
 
@@ -33,7 +33,7 @@ CREATE INDEX plane_message_later ON plane_message (subject, recipient, due_ns) W
 CREATE INDEX plane_message_done ON plane_message (due_ns) WHERE state = 2;
 
 -- What is staged for a bus outside of the database, until that has it. `owner` names the lane: each process publishes its
--- own right after the commit, and anybody what is left. Messages for later are in a lane of their own, named ''.
+-- own right after the commit, and any process the rest. Messages for later are in a lane of their own, named ''.
 CREATE TABLE plane_outbox (
     id            TEXT NOT NULL,
     recipient     TEXT NOT NULL,
@@ -55,7 +55,7 @@ CREATE INDEX plane_outbox_own ON plane_outbox (owner, due_ns, place);
 CREATE INDEX plane_outbox_left ON plane_outbox (due_ns, place);
 
 -- How often a message on such a bus has failed. Most never do, and have no row. On any bus: how often a run of an attempt was
--- given back, with the name of the attempt for an id (`attempt_given_back`).
+-- nacked, with the name of the attempt for an id (`attempt_given_back`).
 CREATE TABLE plane_failure (
     id        TEXT NOT NULL,
     recipient TEXT NOT NULL,

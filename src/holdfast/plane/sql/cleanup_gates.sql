@@ -1,2 +1,2 @@
--- Contract: forgets what steps of a run asked somebody, and returns the jobs.
+-- Contract: deletes the approvals of the steps of a run, and returns their jobs.
 DELETE FROM plane_approval WHERE run = :run RETURNING job

@@ -1,7 +1,7 @@
 -- Contract: all that a dispatcher looks at before it takes a turn, in one statement: how many jobs of a pool are with workers;
 -- the tenants who have jobs waiting there, at most `:most`, from the one after `:after` on and then from the beginning; and of each
 -- the first jobs of its line, one more than its share of the free places (`:capacity`, at most `:batch`) and `:beside`, or the
--- first alone where there are more tenants than places. One row without a tenant: nobody waits, or nothing is free.
+-- first alone where there are more tenants than places. One row without a tenant: no job waits, or no slot is free.
 -- Goes from tenant to tenant through the index, so it costs the same whether one of them has two jobs waiting or a million.
 WITH RECURSIVE later (tenant, place) AS (
     SELECT * FROM (

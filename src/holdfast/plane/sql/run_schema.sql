@@ -33,7 +33,7 @@ CREATE TABLE plane_run (
     updated_ns       BIGINT NOT NULL,
     version          BIGINT NOT NULL,
     holdfast_fence   BIGINT,
-    wake_ns          BIGINT,          -- when to look at it by itself; NULL: no need
+    wake_ns          BIGINT,          -- when its timer is due; NULL: none
     idempotency_key  TEXT,
     submitted_by     TEXT NOT NULL,
     trace            TEXT NOT NULL,

@@ -55,7 +55,7 @@ CREATE INDEX plane_job_aside ON plane_job (pool, topic, tenant, priority DESC, c
 CREATE INDEX plane_job_placed ON plane_job (pool, topic)
     WHERE state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND queue = 'topic';
 
--- The same jobs by topic alone: those that wait in the queue of a topic that nobody served, and that a worker of any pool may serve.
+-- The same jobs by topic alone: those that wait in the queue of a topic without workers, and that a worker of any pool may serve.
 CREATE INDEX plane_job_unserved ON plane_job (topic, id)
     WHERE state IN ('PENDING', 'RETRYING') AND queue = 'topic';
 
@@ -114,8 +114,8 @@ CREATE TABLE plane_pool (
     running    BIGINT NOT NULL CHECK (running >= 0)
 );
 
--- What is kept of a job that died. It outlives the job, whose id somebody else may use meanwhile: `made_ns` says which job it
--- is of (0: it is of a message), and each tenant has its own.
+-- The dead letters of jobs. A dead letter outlives its job, whose id another tenant may use then: `made_ns` names the job by its
+-- creation time (0: it is of a message), and each tenant has its own.
 CREATE TABLE plane_dead_letter (
     id         TEXT NOT NULL,
     job        TEXT NOT NULL,

@@ -2,8 +2,8 @@
 
 Each becomes a part of one `WITH`, and all of them are one round trip. The server runs the parts in their order, as the
 rows of the answer are asked for one after the other; it runs each to its end; and constraints are checked when all are
-done. None of them sees what another has written, and what two of them write to the same row is not defined: whoever
-puts them must not do so. Each must have a RETURNING clause, so that its rows can be counted.
+done. None of them sees what another has written, and what two of them write to the same row is not defined: callers
+must not put such statements. Each must have a RETURNING clause, so that its rows can be counted.
 """
 
 from __future__ import annotations

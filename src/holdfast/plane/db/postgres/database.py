@@ -5,7 +5,7 @@ work see one state, unless it does without. What is `checked` goes without a tra
 itself (`postgres_transaction`): two round trips where there would be four, and no row is locked meanwhile. A commit is
 acknowledged when it is durable, also where the server's own default is otherwise. A transaction that the server asks
 for again (serialisation, deadlock), or that lost its connection before COMMIT was sent, is run again a few times; so a
-server that restarts, or a connection that died while nobody used it, heals by itself. (A transaction of one statement
+server that restarts, or a connection that died while it was idle, heals automatically. (A transaction of one statement
 has no COMMIT. It is sent only where the connection shows no sign of an end.) Nothing waits for ever: there is a limit
 for connecting, for a connection of the pool, for a lock, for a statement, and for a transaction that is silent. A task
 that is cancelled undoes its transaction, unless COMMIT was sent already. `close` finishes what has begun.
@@ -216,7 +216,7 @@ class PostgresDatabase:
                 await self._commit(connection, tx, alone=alone)
                 if ARMED:
                     await areach("plane.postgres.committed")
-            for call in tx.calls:  # at once: a message that waits for it is on its way while the connection is put back
+            for call in tx.calls:  # before the connection is returned, so that waiting messages leave immediately
                 call()
             return result, tx
         finally:

@@ -1,8 +1,8 @@
 """Whether a Postgres server has room for more, and why it takes no writes, in words.
 
-Nobody can look at the disk of a server, and a transaction that changes nothing fits on a full one. So it is found out
-by the first write of this process that is refused for want of room. From then on there is none until something that
-needs room is written: a table for the length of a transaction, of which nothing stays.
+A client cannot read the free space of a server, and a transaction that changes nothing fits on a full disk. So the lack
+of space is detected by the first write of this process that is refused for want of room. From then on there is none
+until something that needs room is written: a table for the length of a transaction, of which nothing stays.
 
 Does not promise to know of a full disk before a write has failed.
 """

@@ -65,7 +65,7 @@ def before_commit(error: Exception, shown: str, *, reads: bool) -> HoldfastError
     if state == _STATEMENT_TIMEOUT:
         return Unavailable(f"{shown} took too long for a statement, and was stopped; nothing was changed")
     if state == _LOCK_TIMEOUT:
-        return Unavailable(f"{shown} has a row or table that somebody else keeps locked; nothing was changed")
+        return Unavailable(f"{shown} has a row or table that another session keeps locked; nothing was changed")
     if state[:2] in _NEVER:
         return Misconfigured(f"{shown} cannot do what is asked of it (Postgres: {text})")
     return Unavailable(f"{shown} failed; nothing was changed (Postgres: {text})")

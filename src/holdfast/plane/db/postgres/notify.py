@@ -1,7 +1,7 @@
 """Hints between the processes at one Postgres database, with NOTIFY.
 
 Promises: the channels that a commit rang at are told to every other process that listens, in one notification for all
-commits since the last; after a connection was lost everybody here is woken, for hints may have been missed.
+commits since the last; after a lost connection all subscriptions are notified, because hints may have been missed.
 
 Hints are sent after the commit, on a connection of their own, and not inside the transaction. Postgres lets only one
 transaction at a time commit with a NOTIFY in it, and holds that turn until the commit is on disk: ten writers got a
@@ -89,7 +89,7 @@ class PostgresHints:
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.execute(f"LISTEN {CHANNEL}")
-        self._bells.ring_all()  # for what was told while nobody listened here
+        self._bells.ring_all()  # for notifications while this process did not listen
         while True:  # ends when the connection does
             async for notification in connection.notifies(timeout=_LOOK_EVERY_S):
                 self._heard(notification.payload)
@@ -99,15 +99,15 @@ class PostgresHints:
     def _heard(self, payload: str) -> None:
         instance, _, channels = payload.partition("\n")
         if instance == self._instance:
-            return  # our own bells were rung at once
+            return  # our own subscriptions were notified immediately
         if channels == _EVERYTHING:
             self._bells.ring_all()
         else:
             self._bells.ring(channels.split("\n"))
 
     async def _speak(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        # It would have to wait for the disk like any other commit; and a hint that is lost with the server's power is
-        # missed by nobody.
+        # It would have to wait for the disk like any other commit; and the loss of a hint with the server's power
+        # does no harm.
         await connection.execute("SET synchronous_commit = off")
         while True:  # ends when the connection does
             await self._something.wait()

@@ -2,14 +2,14 @@
 
 Promises: a connection is lent with every limit set and without a transaction, or there is an error that says why not:
 all are busy, or the server cannot be reached, in the server's own words. A server that comes back is used again within
-about a second. A connection that comes back with a transaction is rid of it before anybody else gets it.
+about a second. A connection that comes back with a transaction is rid of it before another caller gets it.
 
 Every statement of the plane is made for one plan: by index, in the index's order, row by row. The server is told so
 (`_SESSION`), and plans each statement of a connection once. Left to itself it takes a table that was empty a moment ago
 for one that is best read from end to end, and stays with that while the table grows.
 
 Connections are not asked whether they are alive each time they are lent: that is a round trip for every transaction,
-and proves nothing about the next moment. Whoever finds one dead tells the pool (`heal`), which then looks at all.
+and proves nothing about the next moment. A caller that finds one dead reports it (`heal`), and the pool checks all.
 
 Clock: the event loop's; the one that is passed in, for statistics.
 """
@@ -38,7 +38,7 @@ Connection: TypeAlias = psycopg.AsyncConnection[Any]
 
 CLOSED: Final = "this database is closed; open it again"
 
-_LOOK_S: Final = 1.0  # how often a caller in line asks whether there is a connection to be had at all
+_LOOK_S: Final = 1.0  # how often a queued caller checks whether the server accepts connections at all
 _RECONNECT_S: Final = 1.0  # after which the pool gives up an attempt; the next caller begins another
 _UNDO_LIMIT_S: Final = 2.0
 _DEFAULTS: Final = {
@@ -134,7 +134,7 @@ class PostgresPool:
         return connection
 
     async def borrow(self) -> Connection:
-        """A connection, to be given back."""
+        """A connection, which the caller has to return."""
         connection = await self._borrowed()
         self._lent += 1
         return connection
@@ -155,7 +155,7 @@ class PostgresPool:
                     if over:
                         raise Unavailable(
                             f"all {self._most} connections to {self._shown} were busy for {self._timeout_s:g} s; "
-                            "nothing was changed: raise the size of the pool, or ask for less at once"
+                            "nothing was changed: raise the size of the pool, or send fewer requests at a time"
                         ) from None
         except PoolClosed:
             raise Closed(CLOSED) from None
@@ -227,7 +227,7 @@ class PostgresPool:
 
 def is_silent(connection: Connection) -> bool:
     """Whether the server has said nothing on an idle connection: neither that it ends, nor anything else."""
-    if not hasattr(select, "poll"):  # not on every system; then nobody can tell
+    if not hasattr(select, "poll"):  # not on every system; then it is unknown
         return False
     poll = select.poll()
     poll.register(connection.pgconn.socket, select.POLLIN)

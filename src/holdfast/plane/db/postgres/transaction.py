@@ -2,11 +2,11 @@
 
 Promises: rows are mappings, whole numbers are BIGINT, and each call is one statement: a script is refused. A statement
 that failed spoils the transaction, as the server sees it too: also when the work swallows the error, nothing of it is
-committed. Whoever keeps the transaction longer than the work runs gets `Closed`.
+committed. Work that uses the transaction after its end gets `Closed`.
 
 Round trips are what a transaction costs. So BEGIN is sent with the first question, and not before; and what is `put` is
 kept, and sent as one statement (`putting`) before the next question or at the end. A work that asks nothing is that one
-statement: it needs no BEGIN and no COMMIT, for a statement by itself is a transaction.
+statement: it needs no BEGIN and no COMMIT, because a single statement is a transaction.
 
 So is one whose statements go `apart`: each question is a transaction of its own, and all that is put another, which
 writes nothing unless every row is as it was read. A work that needs more than that is told so (`must_hold`), and is

@@ -3,7 +3,7 @@
 Promises: what is committed through it survives the crash of the process and, with `synchronous=full`, the loss of
 power. A statement that failed spoils its transaction in SQLite as it does in Postgres: also when the work swallows the
 error, the transaction is not committed. A file that was deleted or replaced is noticed before it is used again: writes
-to it would reach nobody.
+to it would be lost.
 
 Does not promise anything across machines: the file belongs on a local disk.
 """
@@ -48,14 +48,14 @@ _WRONG_VALUE: Final = {
 
 
 class Busy(Exception):
-    """Somebody else has a lock that is needed. Nothing was done; it may be tried again."""
+    """Another connection has a lock that is needed. Nothing was done; it may be tried again."""
 
 
 class PlaneFile:
     """The file that all connections of one database object mean: the one that the first of them found or made."""
 
     def __init__(self, path: str, *, looks: bool = False) -> None:
-        """`looks`: nobody is going to write, and there must be a file; see `sqlite_looking`."""
+        """`looks`: it is read-only, and the file must exist; see `read_only`."""
         if sqlite3.sqlite_version_info < SQLITE_NEEDED:
             raise Misconfigured(f"SQLite {sqlite3.sqlite_version} is too old; use a Python with 3.35 or newer")
         self.path = path
@@ -77,7 +77,7 @@ class PlaneFile:
         connection = sqlite3.connect(
             f"file:{quote(self.path)}?mode={'rwc' if self._identity is None else 'rw'}",
             uri=True,
-            timeout=0,  # the threads wait in their own way, and give up when nobody wants the answer any more
+            timeout=0,  # the threads wait on their own, and give up when no caller waits for the result
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_CACHED_STATEMENTS,
@@ -86,8 +86,8 @@ class PlaneFile:
         return connection
 
     def look(self) -> Look:
-        """Open it for one who only looks."""
-        check_there(self.path)  # whoever only reads is told to name another file, and not to make a directory
+        """Open it read-only."""
+        check_there(self.path)  # a reader is told to name another file, and not to create a directory
         check_place(self.path)
         found = look_at(self.path, _CACHED_STATEMENTS)
         self._identity = self._identity or _identity(self.path)
@@ -243,7 +243,7 @@ class SqliteTx:
             raise missing
 
     def step(self, step: Callable[[sqlite3.Connection], T]) -> T:
-        """Have somebody else use the connection, who leaves the transaction as it is."""
+        """Run a step of another component with the connection. It leaves the transaction open."""
         try:
             return step(self._live())
         except sqlite3.Error as error:

@@ -1,11 +1,11 @@
 """The state of the plane in one SQLite file: nothing to install, nothing to run, safe through crashes.
 
 Promises: a write is durable when it is acknowledged: through the death of the process always, through a loss of power
-with `synchronous=full` (the default here; `normal` may forget the last moments). Whoever reads may see a commit for a
+with `synchronous=full` (the default here; `normal` may forget the last moments). A reader may see a commit for a
 moment before it is that safe. Concurrent writes share commits. Many processes may use the file, and leases of Holdfast
 may lie in it too. Errors are those of `ports.Database`: a write that finds the file locked for all of its patience is
-`Unavailable`, and nothing has happened. A task that is cancelled while its work is in line takes it back; once begun,
-the work is finished, and the outcome is consistent and unknown to the one who left. `close` finishes what is in line.
+`Unavailable`, and nothing has happened. A task that is cancelled while its work is queued withdraws it; once begun,
+the work is finished, and the outcome is consistent and unknown to the one who left. `close` finishes queued work.
 
 Does not promise: use from a second event loop, or in a forked child (both are refused), or from several machines.
 
@@ -70,9 +70,9 @@ class SqliteDatabase:
         entropy: Entropy | None = None,
         looks: bool = False,
     ) -> None:
-        """`queue_max`: how many works may be in line before callers wait for room; `group_max`: in one commit.
+        """`queue_max`: how many works may be queued before callers wait for room; `group_max`: in one commit.
 
-        `looks`: it is only read, and made by nobody; see `sqlite_looking`.
+        `looks`: it is read-only, and not created; see `read_only`.
         """
         if synchronous not in {"full", "normal"}:
             raise BadInput("synchronous", f"{synchronous!r} is not a way to commit", "use full or normal")
@@ -122,7 +122,7 @@ class SqliteDatabase:
         return self._synchronous == "full"
 
     async def carry(self, step: Callable[[sqlite3.Connection], T], *, lasting: bool = True) -> T:
-        """Have a step of somebody else, whose tables are in the file too, run with the works of a commit.
+        """Run a step of another component, whose tables are in the file too, with the works of a commit.
 
         What it raises undoes it alone.
         """
@@ -141,7 +141,7 @@ class SqliteDatabase:
         return bell
 
     async def close(self) -> None:
-        """Finish what is in line, and end the threads. Idempotent; what is asked from then on gets `Closed`."""
+        """Finish queued work, and end the threads. Idempotent; later calls get `Closed`."""
         if self._pid != os.getpid():
             return  # the threads are the parent's
         if self._closing is None:
@@ -238,7 +238,7 @@ class SqliteDatabase:
             await asyncio.wait([self._enrolling])
         ear, service = self._ear, self._service
         if service is not None and isinstance(ear, Ear):
-            # When it fails: whoever sends the next hint finds nobody there, and forgets us.
+            # If it fails, the next sender of a hint finds no listener, and deletes the row.
             with contextlib.suppress(BackendError, Closed):
                 await service.writing.ask(ear.forget)
         if ear is not None:
@@ -265,7 +265,7 @@ class _Service:
         ]
 
     async def stop(self) -> None:
-        """Finish what is in line, and end the threads. One that hangs in a disk that does not answer is left behind."""
+        """Finish queued work, and end the threads. A thread that hangs in a disk that does not answer is abandoned."""
         writing, *reading = self._threads
         # The one that writes leaves last: closing the last connection moves the log into the file, and takes it away.
         for line, threads in ((self.reading, reading), (self.writing, [writing])):

@@ -2,8 +2,8 @@
 
 `ROOM_KEPT` bytes of the disk are kept for what was begun: a plane that takes new jobs until nothing fits any more
 cannot write down how the ones it has end. It is room for eight results of the largest kind (as many as a worker makes
-at once, unless told otherwise), each once in the log and once in the file. Nobody is refused for it: it makes a process
-unready, so that new work goes elsewhere or waits.
+at the same time by default), each once in the log and once in the file. No request is refused for it: it makes a
+process unready, so that new work goes elsewhere or waits.
 
 Does not promise to see quotas and limits of size: those are found by writing.
 """
@@ -32,7 +32,7 @@ _WHY: Final = {
 
 
 async def check_room(path: str) -> None:
-    """Return if there is room beside the file, or if nobody can say; else raise `NoRoom`."""
+    """Return if there is room beside the file, or if that is unknown; else raise `NoRoom`."""
     try:
         found = await asyncio.to_thread(shutil.disk_usage, Path(path).parent)  # which a disk may keep waiting
     except OSError:

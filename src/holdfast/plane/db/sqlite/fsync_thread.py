@@ -1,21 +1,21 @@
 """Commits become durable while the next transaction runs: one thread syncs the log of the file, and tells who waits.
 
-SQLite's own way (`synchronous = FULL`) syncs within COMMIT, with the write lock in hand, so that nobody can write until
-the disk has answered. Here a commit only writes to the log (`NORMAL`); the lock is free, and this thread syncs the log.
-Whatever was committed before a sync began is safe with it, also what other processes have committed: the log is one
-file, and is read from its beginning up to the first piece that is not whole. What a checkpoint has moved out of the log
-SQLite has synced itself.
+SQLite's own way (`synchronous = FULL`) syncs within COMMIT, while it holds the write lock, so that no one else can
+write until the disk has answered. Here a commit only writes to the log (`NORMAL`); the lock is free, and this thread
+syncs the log. Whatever was committed before a sync began is safe with it, also what other processes have committed: the
+log is one file, and is read from its beginning up to the first piece that is not whole. What a checkpoint has moved out
+of the log SQLite has synced itself.
 
-Promises: whoever gives a commit is told after it is on the disk, in the order of the commits, or with the error that
-says that it may not be; whoever has read something is told when that is. After a sync that failed nothing counts as
+Promises: the caller of a commit is notified after it is on the disk, in the order of the commits, or with the error
+that it may not be. A reader is notified when what it has read is. After a sync that failed nothing counts as
 synced, whatever later ones say, until `trust`: the kernel reports an error once and may have dropped what it could not
 write. A log that is not where it should be is such a failure. The file of the database itself is never opened here:
 closing it would end the locks of this process on it.
 
-Does not promise that nobody sees a commit before it is safe: who reads without asking for that may, for as long as a
-sync takes. What is written because of it is safe only together with it. Does not promise that a process which opens the
-log after a failed sync of another one hears of it: if that one dies before its next write, which would have mended it,
-later commits stand behind one that may be gone after a loss of power.
+Does not promise that a commit is invisible before it is safe: readers that do not ask for that may see it, for as long
+as a sync takes. What is written because of it is safe only together with it. Does not promise that a process which
+opens the log after a failed sync of another one hears of it: if that one dies before its next write, which would have
+mended it, later commits stand behind one that may be gone after a loss of power.
 
 Clock: none.
 """
@@ -55,7 +55,7 @@ class FsyncThread:
         self.syncs = 0
 
     def put(self, told: Told, *, changed: bool) -> None:
-        """Have somebody told when all that is committed by now is safe. Not `changed`: when all before it is."""
+        """Call `told` when all that is committed by now is safe. Not `changed`: when all before it is."""
         with self._changed:
             self._waiting.append(_Commit(changed, told))
             self._changed.notify()
@@ -69,7 +69,7 @@ class FsyncThread:
         self.doubt = None
 
     def close(self) -> None:
-        """Sync what is left, tell everybody, and end."""
+        """Sync the rest, notify all callers, and end."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -101,7 +101,7 @@ class FsyncThread:
     def _sync(self) -> None:
         status = os.stat(self._log)  # noqa: PTH116 - for every commit, and a Path costs three times as much
         identity = status.st_dev, status.st_ino
-        if self._file is None or self._file[0] != identity:  # opened for the first time, or made anew
+        if self._file is None or self._file[0] != identity:  # opened for the first time, or replaced
             self._forget()
             self._file = identity, os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
         os.fdatasync(self._file[1])

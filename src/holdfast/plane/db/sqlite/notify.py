@@ -1,8 +1,8 @@
 """Hints between the processes at one SQLite file: who commits tells the others at which channels something happened.
 
-Promises: whoever was enrolled before a commit gets one datagram for it, with its channels. Does not promise that the
-datagram arrives: a listener that is stopped has a short queue. One that finds its queue full when it looks again takes
-it that hints were lost, and wakes everybody. Listeners that are dead are forgotten by whoever notices.
+Promises: each process that registered before a commit gets one datagram for it, with its channels. Does not promise
+that the datagram arrives: a stopped listener has a short queue. A listener that finds its queue full assumes that hints
+were lost, and notifies all its subscriptions. A sender that finds a listener dead deletes it.
 
 Addresses are names in Linux's abstract socket namespace (`stores.sqlite.notify_socket`), which processes of the same
 user and root can use. Where there are none, a thread asks SQLite every 50 ms whether another connection has changed the
@@ -101,7 +101,7 @@ class Voice:
             found = connection.execute(_OTHERS, {"place": self._place, "address": own}).fetchall()
         except sqlite3.Error:
             self._dead |= dead
-            return []  # nobody has ever listened, so there is no table; and a hint must not hurt a commit
+            return []  # no process has listened yet, so there is no table; and a hint must not hurt a commit
         return [address for (address,) in found]
 
     def tell(self, addresses: Iterable[str], channels: Iterable[str]) -> None:
@@ -120,7 +120,7 @@ class Voice:
 
 
 class Poll:
-    """The ear of those without sockets: a thread that looks for changes, and then wakes everybody."""
+    """The listener where there are no sockets: a thread polls for changes, and then notifies all subscriptions."""
 
     def __init__(self, file: PlaneFile, ring_all: Callable[[], None]) -> None:
         self._file = file
@@ -140,7 +140,7 @@ class Poll:
                     connection.execute("PRAGMA query_only = ON")
                 (version,) = connection.execute("PRAGMA data_version").fetchone()
             except (sqlite3.Error, BackendError):
-                continue  # busy, or it cannot be opened: whoever asks for something will be told why
+                continue  # busy, or it cannot be opened: the next caller gets the reason
             if version != seen:
                 seen = version
                 self._ring_all()

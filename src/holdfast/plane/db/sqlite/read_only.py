@@ -1,11 +1,11 @@
-"""A connection to the file of the plane for somebody who only looks: it makes no file and changes nothing.
+"""A read-only connection to the file of the plane: it creates no file and changes nothing.
 
 Promises: a file that is not there is refused, and not made. A file that may not be written is read, also in a directory
 that may not be: then SQLite cannot share memory with those who write, so such a file is read as it stands, and only
-while there is no log beside it, which is while nobody has it open.
+while there is no log beside it, which is while no process has it open.
 
-Does not promise one view of a file that somebody begins to write while it is read as it stands: `still` connections are
-made anew for each transaction.
+Does not promise one view of a file that another process starts to write while it is read as it stands: `still`
+connections are opened again for each transaction.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The line in which works wait for a thread: tasks of one event loop stand in it, threads serve it.
 
-Promises: a work is begun once or not at all, and whoever is told that nothing happened can rely on it: beginning a work
-and giving it up exclude each other. A work that was cancelled, or waited for all of its patience, before its turn is
-never begun. The line is bounded: when it is full, callers wait for room, no longer than their patience. All that was in
-line when it was closed is still served. The loop is woken once for all answers of a group.
+Promises: a work is begun once or not at all, and a caller that is told that nothing happened can rely on it: beginning
+a work and giving it up exclude each other. A work that was cancelled, or waited for all of its patience, before its
+turn is never begun. The line is bounded: when it is full, callers wait for room, no longer than their patience. All
+that was in line when it was closed is still served. The loop is woken once for all answers of a group.
 
 Clock: the event loop's, for time limits only.
 """
@@ -28,7 +28,7 @@ _ANSWER_LIMIT_NS: Final = 60 * NS  # after which a disk that does not answer is 
 
 
 class Entry:
-    """One work in line, and the future of the task that waits for it."""
+    """One queued work, and the future of the task that waits for it."""
 
     __slots__ = ("begun", "future", "given_up", "lasting", "work")
 
@@ -66,7 +66,7 @@ class Line:
         return len(self._waiting)
 
     async def ask(self, work: Work[T], *, lasting: bool = True) -> T:
-        """Stand in line with a work, and wait for its result; `lasting`: until it is safe, where that comes later."""
+        """Queue a work, and wait for its result; `lasting`: until it is safe, where that comes later."""
         end = self._loop.time() + self._patience_s
         await self._enter()
         try:
@@ -96,7 +96,7 @@ class Line:
             async with asyncio.timeout(self._patience_s):
                 await self._room.acquire()
         except TimeoutError:
-            raise Unavailable("too many requests are in line; nothing was changed") from None
+            raise Unavailable("too many requests are queued; nothing was changed") from None
 
     def _patience_is_over(self, entry: Entry) -> None:
         if entry.future.done():
@@ -123,7 +123,7 @@ class Line:
             return True
 
     def close(self) -> None:
-        """Let nobody in any more. The threads end when the line is empty."""
+        """Accept no more work. The threads end when the queue is empty."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -131,7 +131,7 @@ class Line:
     # For the threads.
 
     def wait(self) -> bool:
-        """Block until somebody is in line. False: nobody is, and nobody will be."""
+        """Block until work is queued. False: none is, and none will be."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -150,7 +150,7 @@ class Line:
         self.call(_deliver, answers, also)
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Call a function on the loop. One that is closed has nobody left who waits."""
+        """Call a function on the loop. If the loop is closed, no caller waits any more."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 

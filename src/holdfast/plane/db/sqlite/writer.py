@@ -1,15 +1,15 @@
 """The threads of the plane's SQLite file: one that writes, and a few that read.
 
 Promises of the writer: works that wait together share one transaction and one commit, and with it one `fsync`. Each is
-in a savepoint of its own, so that an error undoes its work alone. Nobody is told of success before the commit. When a
+in a savepoint of its own, so that an error undoes its work alone. No success is reported before the commit. When a
 transaction falls as a whole and certainly had no effect (a deferred constraint, a full disk), each of its works is run
-again by itself, so that every caller gets its own answer and no innocent one gets another's error. With a syncer, the
-next transaction runs while the last one is made safe, and those who asked for that are told afterwards. Whoever does
-not care is told at once; a sync that others wait for makes it safe with theirs.
+again alone, so that every caller gets its own result and none gets another's error. With a syncer, the next transaction
+runs while the last one is synced, and callers that asked for that get their results after the sync. Other callers get
+them immediately; the next sync covers their work too.
 
 Other processes write to the same file: the write lock is asked for again and again, in short pauses drawn by chance, as
-long as somebody in line still wants it. Who is in line is looked up only once the lock is there, so that all who came
-meanwhile take part.
+long as a queued caller still waits. The queue is read only after the lock was acquired, so that all work that came
+meanwhile takes part.
 
 Clock: the one that is passed in, for statistics and for the patience of a work that is run again.
 """
@@ -47,15 +47,15 @@ class Counts:
     commits: int = 0
     largest_group: int = 0
     run_again: int = 0
-    busy: int = 0  # attempts that found the file locked by somebody else
+    busy: int = 0  # attempts that found the file locked by another connection
     busy_ns: int = 0
 
 
 class Pauses:
     """Pauses that grow with the time that was waited, drawn by chance, and the account of them.
 
-    Others have the lock for a millisecond or so, and are as eager as we are: whoever sleeps for longer than they write
-    comes too late again and again. So nobody sleeps for much more than a quarter of what was waited already.
+    Other processes have the lock for a millisecond or so, and try as often: a process that sleeps for longer than they
+    write comes too late again and again. So a pause is at most about a quarter of the time that was waited already.
     """
 
     def __init__(self, clock: Clock, entropy: Entropy, counts: Counts) -> None:
@@ -64,9 +64,9 @@ class Pauses:
         self._counts = counts
 
     def until(self, attempt: Callable[[], sqlite3.Connection], wanted: Callable[[], bool]) -> sqlite3.Connection | None:
-        """Try until it is no longer busy. None: nobody wants it any more."""
+        """Try until it is no longer busy. None: no caller waits any more."""
         began = waited = 0
-        while True:  # ends with a connection, an error, or nobody who wants it
+        while True:  # ends with a connection, an error, or without callers
             try:
                 connection = attempt()
             except Busy:
@@ -168,7 +168,7 @@ class Writer:
             self._refuse([entry], error)
 
     def _together(self, connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
-        """Run a group in the open transaction, commit it, and tell everybody. Raises when it falls as a whole."""
+        """Run a group in the open transaction, commit it, and pass the results on. Raises when it fails as a whole."""
         answers: list[Answer] = []
         rings: set[str] = set()
         calls: list[Callable[[], None]] = []
@@ -207,11 +207,11 @@ class Writer:
         if waiting or calls:
             self.syncer.put(partial(self._safe, waiting, calls), changed=good > 0)
         # Others may see it by now, and are told before it is safe: what they do about it is safe only with it. But the
-        # disk is asked first, for whoever is told may take the core that we run on.
+        # sync is requested first, because a notified thread may take the CPU core of this one.
         self._tell(rings, listeners)
 
     def _tell(self, rings: set[str], listeners: Sequence[str]) -> None:
-        if rings and self._bells:  # whoever makes a bell after this looks for himself, and sees what was committed
+        if rings and self._bells:  # a later subscription reads the database first, and sees what was committed
             self._line.call(self._bells.ring, rings)
         if listeners:
             self._voice.tell(listeners, sorted(rings))
@@ -233,8 +233,8 @@ class Writer:
 class Reader:
     """The body of a thread that reads. Each work has a transaction of its own, and so one view of the file.
 
-    Whoever wants to know what lasts is told after that view is on the disk: a sync, unless nobody has written since the
-    last one.
+    A caller that needs durable results gets them after that view is on the disk: a sync, unless nothing was written
+    since the last one.
     """
 
     def __init__(
@@ -325,8 +325,8 @@ def _in_savepoint(connection: sqlite3.Connection, tx: SqliteTx, entry: Entry) ->
     connection.execute("SAVEPOINT work")
     answer = _by_itself(tx, entry)
     if answer.error is not None:
-        # Some errors end the whole transaction (a full disk, ROLLBACK in a trigger): then this raises, and everybody
-        # is run again alone.
+        # Some errors end the whole transaction (a full disk, ROLLBACK in a trigger): then this raises, and each
+        # work is run again alone.
         connection.execute("ROLLBACK TO work")
     connection.execute("RELEASE work")
     return answer
