@@ -1,16 +1,16 @@
 """What a bus does with a message after it was handed to a consumer. Pure: no clock, no chance of its own.
 
-Promises: only what was handled is acknowledged. A delay that a handler asks for is passed on as it is, to the
-nanosecond; zero means at once. Contention and store trouble never use up the budget of failures, however often they
+Promises: only handled messages are acknowledged. The delay of a handler is passed on unchanged, to the nanosecond; zero
+means immediately. Contention and store trouble never use up the budget of failures, however often they
 come: what bounds them is the age of the message. Whatever counts as a failure is bounded by number, so every message
 ends: handled, or as a dead letter.
 
-**What kills whoever takes it** leaves nobody to count that as a failure. So what is counted is who began, and was not
-heard of again: whoever fails, is busy, is told to leave or has lost a store says so, and does not count. Attempts at
-jobs are judged by their runs, which stand in the history of the job (`lost_runs`), on any bus: what a worker had in
-hand when it died, and had not begun, is not to blame. A bus that keeps a row for each message counts deliveries
-(`Standing.lost`), for everything else. After `LOST_MAX` it is enough; where the handler judges by itself, the bus gives
-up at twice that number only, for a handler that does not live to judge either.
+**A message that kills its consumer** leaves no process that could count a failure. So lost deliveries are counted:
+those that were started and never reported again. A consumer that fails, is busy, drains or has lost a store reports
+that, and it does not count. Attempts at jobs are counted by their runs in the history of the job (`lost_runs`), on any
+bus: a message that was prefetched but not started when its worker died does not count. For all other messages, a bus
+with a row per message counts deliveries (`Standing.lost`). `LOST_MAX` is the limit. Where the handler counts itself,
+the limit of the bus is twice that number, for a handler that dies before it can count.
 
 Ages and delays are nanoseconds; where an age is measured from, and on which clock, is the bus's affair.
 """
@@ -26,7 +26,7 @@ from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.types import MS, NS
 
 UNREADABLE_MAX: Final = 3  # deliveries; another consumer may be of a newer version, and able to read it
-LOST_MAX: Final = 10  # deliveries of which nothing was heard again, as when a message kills whoever takes it
+LOST_MAX: Final = 10  # deliveries that were never reported again, as when a message kills its consumer
 BURIAL_AGAIN_NS: Final = 5 * NS  # after which a dead letter that could not be written is tried again
 
 ERROR_BACKOFF: Final = Grpc(500 * MS, 30 * NS, multiplier=2.0)
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     """How a delivery ended."""
 
     HANDLED = "handled"
-    BUSY = "busy"  # somebody else holds the lock
+    BUSY = "busy"  # another holder has the lock
     BACKEND = "backend"  # a store did not do its part
     RETRY = "retry"  # the handler asks for another time, for a reason of its own
     ERROR = "error"
@@ -91,7 +91,7 @@ class Limits:
     max_failures: int
     max_age_ns: int
     backoff: Backoff = ERROR_BACKOFF
-    judges_lost: bool = False  # whoever handles it knows what was begun and not heard of again
+    judges_lost: bool = False  # the handler counts lost deliveries itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def given_up(lost: int) -> DeadLetter | None:
 def lost_runs(begun: int, given_back: int) -> int:
     """How many runs of an attempt that is not over were never heard of again, one that runs now included.
 
-    A run that was given back may not have been heard to begin: it then counts against none that was lost.
+    A nacked run may not have reported its start: then it offsets no lost one.
     """
     return max(0, begun - given_back)
 

@@ -1,14 +1,17 @@
-"""The messages that a consumer has in hand: handlers run, and what becomes of each message is decided and settled.
+"""In-flight messages of one consumer: runs handlers, then acks, nacks with a delay, or dead-letters each message.
 
-The same for every bus; where messages come from, and how they are acknowledged or given back, is passed in.
+The same for every bus; the bus passes in the messages, and how to ack and nack them.
 
-Promises: never more handlers at once than asked for. A message is settled once, after its handler has ended, and as
-acknowledged only if that returned by itself. Messages with the same key are handled one after another, in the order in
-which they were taken, unless the consumption is not `ordered`; a message that is given back loses its place, and other
-consumers have hands of their own.
-A dead letter is told before its message is dropped; as long as nobody will have it, the message stays.
-`drain` lets handlers finish for a while; those that do not are cancelled, and their messages given back, also if a
-handler swallows the cancellation and returns as if all were well.
+Promises:
+
+- Never more handlers at the same time than the concurrency. A message is settled once, after its handler has ended. It
+  is acked only if the handler returned without being cancelled.
+- Messages with the same key are handled one after another, in the order in which they were taken, unless the
+  consumption is not `ordered`. A nacked message may be passed by later ones, and other consumers handle their own.
+- A dead letter is stored before its message is dropped; if that fails, the message stays.
+- `drain` lets handlers finish for a while. Then it cancels them and nacks their messages, even if a handler swallows
+the
+  cancellation and returns normally.
 
 Clock: the wall clock for the age of messages, the event loop's for signals of progress and for draining.
 """
@@ -44,7 +47,7 @@ from holdfast.plane.model.records import Delivery
 from holdfast.types import NS
 
 Dead: TypeAlias = Callable[[Delivery, str, str], Awaitable[None]]
-"""Is given a message that nobody will try again, the reason for people, and the code for programs."""
+"""Stores a message that is not delivered again, with a reason for people and a code for programs."""
 
 _CANCEL_LIMIT_S: Final = 5.0  # for a handler to see that it was cancelled
 
@@ -53,7 +56,7 @@ _log = logging.getLogger("holdfast")
 
 @dataclass(slots=True, eq=False)
 class Taken:
-    """A message in hand."""
+    """A message in flight."""
 
     delivery: Delivery
     handle: Any  # the bus's own
@@ -104,7 +107,7 @@ class InFlight:
 
     @property
     def held(self) -> int:
-        """How many messages are in hand, waiting ones included."""
+        """How many messages are in flight, waiting ones included."""
         return self._count
 
     @property
@@ -113,7 +116,7 @@ class InFlight:
         return 0 if self._draining else max(0, self._how.concurrency - self._count)
 
     async def take(self, messages: Sequence[Taken]) -> None:
-        """Begin to handle messages, as soon as there is a hand for each. What comes while draining is given back."""
+        """Handle messages as slots become free. Messages that come while draining are nacked."""
         if self._draining:
             await self._all_back(messages)
             return
@@ -122,7 +125,7 @@ class InFlight:
         self._start()
 
     def silent_since(self, before_s: float) -> list[Taken]:
-        """The messages in hand of which the bus has not heard since; it will be told of them now."""
+        """The messages in flight without a progress signal since then; the caller signals them now."""
         waiting = (each for line in (self._line, *self._behind.values()) for each in line)
         found = [taken for taken in (*self._running.values(), *waiting) if taken.signalled_s <= before_s]
         now_s = asyncio.get_running_loop().time()
@@ -131,7 +134,7 @@ class InFlight:
         return found
 
     async def drain(self, grace_ns: int) -> None:
-        """Finish or give back everything."""
+        """Finish or nack everything."""
         self._draining = True
         waiting = [taken for line in (self._line, *self._behind.values()) for taken in line]
         for line in (self._line, *self._behind.values()):

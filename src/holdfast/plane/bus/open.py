@@ -43,7 +43,7 @@ def open_bus(
     """Open the bus that a URL names; None: the one in the database. Await its `prepare` before anything else.
 
     `nats://user:password@host:4222,other:4222` takes `?stream=NAME` (several planes on one server) and `?replicas=3`.
-    `dead` is told of messages that nobody will try again; without it the bus publishes, and refuses to consume.
+    `dead` gets messages that are not delivered again; without it the bus publishes, and refuses to consume.
     `backoff` is for errors that bring no delay of their own. `poll_ns`: how often to look for what no hint told of.
     `grace_ns`: how long handlers may go on when their consumer ends.
     """

@@ -1,15 +1,14 @@
-"""Messages on their way from the database to a bus outside of it: staged with the state they tell of, then relayed.
+"""The outbox of an external bus: messages are staged with the state that they are about, then published.
 
-Promises: what was committed is published, also if the process that committed it dies at once; what was undone never is.
+Promises: committed messages are published, even if the committing process dies immediately; rolled back ones never are.
 A row is deleted only after the bus has acknowledged it; until then it is published again, under the same id, which the
 bus drops if it has it. The messages of one key are published one after another, in the order of their staging by a
 process; if one fails, those behind it wait.
 
-How: each process has a lane of its own (no other process looks at it, so nobody is in the way). What it has staged it
-remembers when the commit is done, publishes from memory, and deletes the rows afterwards, many at once. Whenever
-something could not be published it goes back to what stands in its lane. Every few seconds each process looks for what
-is late in any lane, and publishes it too. Messages for later stand in a lane that belongs to nobody, and are published
-by whoever is there at the time.
+How: each process has a lane of its own that no other process reads. It remembers staged messages after the commit,
+publishes them from memory, and deletes the rows in batches. After a failure it reads the rows of its lane again. Every
+few seconds each process reads late rows of all lanes, and publishes them too. Delayed messages are in a shared lane;
+any process publishes them when they are due.
 
 Clock: the wall clock that is passed in, for what is due and late; the event loop's, for when to look.
 """

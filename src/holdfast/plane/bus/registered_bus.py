@@ -1,10 +1,10 @@
-"""What carries the messages of a plane, written down beside its state, so that nobody speaks where nobody listens.
+"""Stores which bus a plane uses, so that no process publishes to a bus without consumers.
 
-The bus in the database and one on NATS are both there as soon as they are named: a command that names the wrong one
-would stage its words, say that it has asked, and never be heard.
+Both the bus in the database and one on NATS exist as soon as a setting names them. A command with the wrong one would
+stage its messages, report success, and have no effect.
 
-Promises: the first process of a plane writes down what it uses; whoever opens the same database with something else is
-refused before anything is staged, processes of the plane too. A plane that has no process yet refuses nobody.
+Promises: the first process of a plane stores its bus. A process or command that opens the same database with another
+bus is refused before anything is staged. A plane without a process so far refuses none.
 
 Does not promise to tell two servers apart: what is compared is the kind and the name of the stream, since one server
 has many names, and a plane moves to another one without being another plane. No host and no password is written.
@@ -41,7 +41,7 @@ async def check_bus(database: Database, url: str | None, *, works: bool) -> None
         return
     raise BadInput(
         "bus",
-        f"this plane speaks through {_shown(known)}, and here it would be {_shown(mine)}, where nobody listens",
+        f"this plane speaks through {_shown(known)}, and here it would be {_shown(mine)}, which has no consumers",
         "name its bus with --bus, $HOLDFAST_BUS or bus = in holdfast.toml; a plane is switched to another one, while "
         "none of its processes runs, by holdfast up --switch-bus",
     )

@@ -7,7 +7,7 @@ clock every `poll_ns` is only for hints that were lost. A message whose consumer
 delivered again; one that is being handled is not, however long that takes. A claim costs the same whether few or many
 messages wait, are due later, or are done.
 
-Does not promise an order across consumers, or of a message that was given back: a later one of its key may pass it.
+Does not promise an order across consumers, or of a nacked message: a later one of its key may pass it.
 
 Clock: the wall clock that is passed in, for what is due and for ages. Where several hosts share a database, a
 difference between their clocks shifts when a silent consumer's message is delivered again, and nothing else: the second
@@ -43,7 +43,7 @@ from holdfast.types import NS
 KEEP_NS: Final = 180 * NS
 POLL_NS: Final = 5 * NS
 GRACE_NS: Final = 20 * NS
-STOP_KEPT_NS: Final = 3600 * NS  # what nobody took by then is for a worker that is gone
+STOP_KEPT_NS: Final = 3600 * NS  # a message that is left by then is for a worker that is gone
 
 _SWEEP_EVERY_NS: Final = 20 * NS
 _SWEEP_MOST: Final = 1000
@@ -146,7 +146,7 @@ class EmbeddedBus:
         return None if row["first_place"] is None else (row["first_place"], row["last_place"])
 
     def statistics(self) -> dict[str, int]:
-        """What became of deliveries so far, by how they ended; and how many are in hand."""
+        """Counts of deliveries by outcome, and of messages in flight."""
         total = Counter(self._tally)
         for consumer in self._consumers:
             total.update(consumer.tally)
@@ -198,13 +198,13 @@ class EmbeddedBus:
     # Forgetting.
 
     async def sweep(self) -> int:
-        """Forget what was done long ago, and what nobody will want any more. How many messages that were."""
+        """Delete messages that were done long ago or have expired. Returns how many."""
         statement = script("bus_sweep", self._database.dialect)
         expire = script("bus_expire", self._database.dialect)
         now_ns = self._clock.now().wall
         stop = {"low": f"{STOP}.", "high": f"{STOP}/", "before_ns": now_ns - STOP_KEPT_NS}
         await self._database.write(lambda tx: tx.query(expire, stop))
-        forget = script("failure_sweep", self._database.dialect)  # runs that were given back: see `attempts`
+        forget = script("failure_sweep", self._database.dialect)  # nacked runs: see `staleness`
         await self._database.write(lambda tx: tx.query(forget, {"before_ns": now_ns - KEPT_NS}))
         done = {"now_ns": now_ns, "most": _SWEEP_MOST}
         gone, last = 0, _SWEEP_MOST

@@ -1,7 +1,7 @@
-"""One consumer of the embedded bus: turns in which it settles what was handled, and claims what there is room for.
+"""One consumer of the embedded bus: in turns, it settles handled messages and claims as many as it has slots for.
 
-A turn is one transaction: acknowledgements, messages given back, signals of progress and a claim travel together, and
-whatever is finished while a turn is under way goes with the next. So the busier it is, the more messages share a
+A turn is one transaction: acks, nacks, progress signals and a claim share it, and messages that finish during a turn
+are settled by the next. So the busier it is, the more messages share a
 commit. A turn that fails is repeated with everything that belongs to it; nothing is acknowledged twice, because a claim
 is named by its delivery number. What a consumer wants done with each claim (`Along`) is part of the transaction.
 
@@ -33,7 +33,7 @@ _PROMOTE_MOST: Final = 1000
 _REST_MIN_NS: Final = MS  # when something is due that another process is just changing
 _AGAIN_NS: Final = 500 * MS  # after a turn that failed
 _LAST_TURNS: Final = 3  # that are tried when the consumer ends
-_SOON_NS: Final = 50 * MS  # what is given back for less is meant for others, who have to know when it is due
+_SOON_NS: Final = 50 * MS  # nacks with less delay are for other consumers, which have to know when they are due
 _LATE_S: Final = 5.0  # for the turn that is under way then
 
 _log = logging.getLogger("holdfast")
@@ -47,7 +47,7 @@ def channel_of(subject: str, group: str) -> str:
 class _Settlement(NamedTuple):
     taken: Taken
     verdict: Ack | GiveBack
-    at_ns: int  # when it was given back: delays count from then, not from when the database heard of it
+    at_ns: int  # when it was nacked: delays count from then, not from the write
 
 
 class _Found(NamedTuple):
@@ -82,7 +82,7 @@ class EmbeddedConsumer:
         )
         self._settled: list[_Settlement] = []
         self._look = True  # whether there may be something to claim
-        self._next_ns: int | None = 0  # when something becomes ready by itself, as far as is known
+        self._next_ns: int | None = 0  # when the next message is due, as far as is known
         self._paused = False
         self._ending = False
         self._wake = asyncio.Event()
@@ -149,7 +149,7 @@ class EmbeddedConsumer:
         self._wakened()
 
     async def _settle(self, taken: Taken, verdict: Ack | GiveBack) -> None:
-        # Nobody is woken for it: the hand that it was in is free in a moment, and a turn settles and claims together.
+        # Starts no turn: the slot is free in a moment, and one turn settles and claims together.
         self._settled.append(_Settlement(taken, verdict, self._clock.now().wall))
 
     # Turns.
@@ -163,7 +163,7 @@ class EmbeddedConsumer:
                 more = await self._turn()
                 failed = 0
                 trouble.ended()
-            except Exception as error:  # noqa: BLE001 - whatever it is, messages in hand go on, and are settled later
+            except Exception as error:  # noqa: BLE001 - in any case in-flight messages go on, and are settled later
                 failed += 1
                 trouble.met(error)
                 await asyncio.sleep((_AGAIN_NS // 2 + self._entropy.below(_AGAIN_NS // 2)) / NS)
@@ -195,7 +195,7 @@ class EmbeddedConsumer:
         return self._how.ack_wait_ns / NS / 3
 
     async def _turn(self) -> bool:
-        """One transaction, if there is anything to do. Whether there may be more to do at once."""
+        """Run one transaction, if there is work. Returns whether there may be more immediately."""
         now_ns = self._clock.now().wall
         loop_s = asyncio.get_running_loop().time()
         due = self._next_ns is not None and self._next_ns <= now_ns
@@ -279,7 +279,7 @@ class EmbeddedConsumer:
         }
 
     def _remember(self, settled: Sequence[_Settlement]) -> None:
-        """When the messages that were given back are due, without asking."""
+        """Remember when nacked messages are due, without a query."""
         for each in settled:
             if isinstance(each.verdict, GiveBack):
                 due_ns = each.at_ns + each.verdict.delay_ns

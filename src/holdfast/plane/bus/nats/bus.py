@@ -8,8 +8,8 @@ may cost is the server's affair: by default it acknowledges before the disk has 
 it is staged. Consumers heal by themselves when the server comes back.
 
 Order, plainly: the messages of a key go into the stream in the order of their staging by one process, and come out of
-it in the order of the stream; a consumer handles those of a key one after another. A message that is given back is
-passed by later ones, and so it is among several consumers. Priorities mean nothing to NATS.
+it in the order of the stream; a consumer handles those of a key one after another. Later messages pass a nacked
+one, and the order among several consumers is open. Priorities mean nothing to NATS.
 
 The parts: `outbox` (from the database to here), `nats_connection`, `nats_names`, `nats_consumer`, `nats_failures`.
 
@@ -47,7 +47,7 @@ from holdfast.plane.model.records import Delivery, Message
 from holdfast.types import NS
 
 GRACE_NS: Final = 20 * NS
-STOP_KEPT_S: Final = 3600  # what nobody took by then is for a worker that is gone
+STOP_KEPT_S: Final = 3600  # a message that is left by then is for a worker that is gone
 
 _CLOSED: Final = "this bus is closed; open another"
 
@@ -71,7 +71,7 @@ class NatsBus:
     ) -> None:
         """`dead` is told of dead letters, and needed to consume; `backoff` is for errors without a delay of their own.
 
-        `poll_ns`: how often to look for messages that somebody staged and did not publish; `grace_ns`: how long
+        `poll_ns`: how often to read messages that were staged and not published; `grace_ns`: how long
         handlers may go on when their consumer ends.
         """
         self._connection = connection
@@ -165,7 +165,7 @@ class NatsBus:
         return int(staged[0]["number"])
 
     def statistics(self) -> dict[str, int]:
-        """What became of deliveries so far, by how they ended; how many are in hand; how many rows were relayed."""
+        """Counts of deliveries by outcome, of messages in flight, and of relayed rows."""
         total = Counter(self._tally)
         for consumer in self._consumers:
             total.update(consumer.tally)
@@ -210,7 +210,7 @@ class NatsBus:
     # To the server.
 
     async def _publish(self, rows: Sequence[Row]) -> Sequence[Failed | None]:
-        """Publish rows whose keys all differ, in one go. What becomes of one is nobody else's."""
+        """Publish rows whose keys all differ, in one batch. Each has its own result."""
         outcomes = await self._connection.publish([self._outgoing(row) for row in rows])
         return [None if outcome is None else Failed(outcome) for outcome in outcomes]
 

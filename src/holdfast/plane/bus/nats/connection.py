@@ -1,8 +1,8 @@
 """One connection to NATS, the stream of the plane on it, and what its errors mean.
 
-Promises: connects when first used, heals by itself for ever, and says `Unavailable` at once while it is not connected,
-so that nobody waits for a server that is known to be gone. The stream is made when it is missing, by however many
-processes at once; one that is there under our name and is something else is refused (`Misconfigured`).
+Promises: connects when first used, reconnects forever, and raises `Unavailable` immediately while it is not connected,
+so that no caller waits for a server that is known to be gone. A missing stream is created, even by many processes at
+the same time; one that is there under our name and is something else is refused (`Misconfigured`).
 
 Clock: the event loop's, for time limits.
 """
@@ -127,7 +127,7 @@ class NatsConnection:
         return None
 
     def forget_stream(self) -> None:
-        """Somebody found that it is not there: it is made again when it is next needed."""
+        """Note that the stream is missing: the next use creates it again."""
         self._stream_there = False
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
@@ -251,7 +251,7 @@ def translated(error: BaseException, shown: str) -> HoldfastError:
             "give the CA that signed it in $SSL_CERT_FILE"
         )
     if isinstance(error, nats.errors.NoRespondersError):
-        return Unavailable(f"{shown} has nobody who answers: JetStream is off, or not ready")
+        return Unavailable(f"{shown} has no responder: JetStream is off, or not ready")
     if isinstance(error, TimeoutError):
         return Timeout(f"{shown} did not answer in time ({text})")
     return Unavailable(f"{shown} cannot be reached ({text})")

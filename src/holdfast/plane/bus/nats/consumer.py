@@ -3,14 +3,14 @@
 A consumer of several subjects asks for messages of each (`nats_pulls`), and withdraws its requests when all hands are
 full. A message that was sent before the server knew is nacked without a delay, for another consumer.
 
-Promises: the server counts deliveries, and never gives up a message by itself; the budget of failures is ours, kept in
-the plane's database. While a message is in hand the server is told so, so that a handler may take hours; a consumer
+Promises: the server counts deliveries, and never drops a message; the budget of failures is ours, kept in the plane's
+database. While a message is in flight the server gets progress signals, so that a handler may take hours; a consumer
 that died loses its messages after `ack_wait`. A delay goes to the server to the nanosecond. An acknowledgement that is
 lost on its way costs a second delivery. When the consumer pauses or ends, its standing request is withdrawn first, and
-what the server sent before it knew is given back at once. A process that is stopped in its tracks cannot withdraw: what
+what the server sent before that is nacked immediately. A process that is stopped in its tracks cannot withdraw: what
 the server sends it for half an ack wait is delivered again after the ack wait.
 
-A message that kills its consumer each time cannot be told here from one that was given back often; it ends when it is
+A message that kills its consumer each time cannot be told here from one that was nacked often; it ends when it is
 too old. (The embedded bus can tell.) Attempts at jobs end sooner: their runs are counted in their own history, see
 `attempts`.
 
@@ -57,7 +57,7 @@ _STORE_TROUBLE_NS: Final = NS
 _LIMIT_S: Final = 5.0  # for the server to hear that we leave
 _INACTIVE_S: Final = 86_400.0  # after which the server forgets a consumer, though not its messages
 
-# Messages that were given back with a delay count as pending on the server: a small number would let a few busy ones
+# Messages that were nacked with a delay count as pending on the server: a small number would let a few busy ones
 # hold up all others. What bounds a process is how many it asks for.
 _ACK_PENDING_MIN: Final = 20_000
 _ACK_PENDING_PER_HAND: Final = 64
@@ -105,7 +105,7 @@ class NatsConsumer:
         self._accepting = False
         self._paused = False
         self._ending = False
-        self._broken = False  # the session must be begun anew
+        self._broken = False  # the session must be started again
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._leave: Callable[[], None] | None = None
@@ -164,7 +164,7 @@ class NatsConsumer:
                 continue
             try:
                 await self._session()
-            except Exception as error:  # noqa: BLE001 - the server is away; messages in hand go on, and it comes back
+            except Exception as error:  # noqa: BLE001 - the server is away; in-flight messages go on, and it comes back
                 trouble.met(error)
                 self._broken = True
             if self._broken and not self._ending:
@@ -211,7 +211,7 @@ class NatsConsumer:
         if wanted.withdraw:
             self._withdraw()
             for queue in self._queues if wanted.more else ():
-                queue.busy = False  # the slots are divided anew, and next time by what comes from now on
+                queue.busy = False  # the slots are divided again, and next time by what comes from now on
         if wanted.more and self._subscription is None:
             self._inbox = client.new_inbox()
             self._subscription = await client.subscribe(f"{self._inbox}.*", cb=partial(self._arrived, self._inbox))
@@ -355,7 +355,7 @@ async def _nak(msg: Msg, delay_ns: int) -> None:
 
 
 async def _withdrawn(subscription: Subscription) -> None:
-    """End a subscription. What was sent before the server knew still arrives, and is given back."""
+    """End a subscription. Messages sent before the server knew still arrive, and are nacked."""
     with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
         async with asyncio.timeout(_LIMIT_S):
             await subscription.drain()  # type: ignore[no-untyped-call]  # the client's own gap

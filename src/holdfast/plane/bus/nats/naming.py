@@ -2,7 +2,7 @@
 
 One stream holds everything. A message stands in it once for each group that gets it, under `<stream>.<group>.<subject>`
 with what is not safe in a subject percent-encoded; so each group has a queue of its own, and a message stays until its
-group has handled it, whether or not anybody listened when it came.
+group has handled it, even without a consumer when it came.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-_NOBODY = "503"
+_NO_RESPONDERS = "503"
 
 
 class Outgoing(NamedTuple):
@@ -100,5 +100,5 @@ class NatsAcks:
         batch, at = self._waiting.pop(msg.subject.rpartition(".")[2], (None, 0))
         if batch is None:
             return
-        nobody = (msg.headers or {}).get("Status") == _NOBODY
-        batch.answered(at, nats.errors.NoRespondersError() if nobody else msg.data)
+        missing = (msg.headers or {}).get("Status") == _NO_RESPONDERS
+        batch.answered(at, nats.errors.NoRespondersError() if missing else msg.data)
