@@ -170,7 +170,7 @@ def grpc(base: Duration = 1.0, cap: Duration = 120.0, multiplier: float = 1.6, j
 
 
 def for_ttl(ttl_ns: int) -> Exponential:
-    """What a waiter uses when it was told nothing: full jitter, capped at a second and at one renewal period."""
+    """What a waiter uses by default: full jitter, capped at a second and at one renewal period."""
     return Exponential(min(25 * MS, ttl_ns // 40), min(NS, ttl_ns // 3))
 
 

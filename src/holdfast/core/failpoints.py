@@ -5,8 +5,8 @@ Chance hardly ever hits the few microseconds that matter, so faults are placed b
     reach("store.sqlite.written")                     in ordinary code
     if ARMED: await areach("flow.acquire.granted")    in asynchronous code, where a fault may wait as well
 
-Promises: while nothing is armed, a point costs one look at an empty dictionary, and nothing is remembered. Whatever the
-fault raises comes out of the point, as if the line there had raised it. An act is called in whatever thread or task
+Promises: while nothing is armed, a point costs one check of an empty dictionary, and nothing is remembered. Whatever
+the fault raises comes out of the point, as if the line there had raised it. An act is called in whatever thread or task
 arrives, and arming is for the whole process.
 
 Does not promise anything to code that arms points in production: only tests and drills should. What a fault
@@ -53,21 +53,21 @@ def _awaited(name: str, meaning: str) -> Failpoint:
 
 _FLOWS: Final = (
     _awaited("flow.acquire.ask", "the store is about to be asked for a grant"),
-    _awaited("flow.acquire.answered", "the store has answered, and the answer has not been looked at"),
+    _awaited("flow.acquire.answered", "the store has answered, and the answer has not been read"),
     _awaited("flow.acquire.listen", "the key is busy, and the waiter is about to make an ear for its release"),
     _awaited("flow.acquire.sleep", "the waiter is about to sleep until a hint or its next attempt"),
     _awaited("flow.acquire.granted", "the grant is certain, and the caller has not got it yet"),
     _awaited("flow.undo.send", "an acquisition of unknown outcome is about to be taken back"),
-    _awaited("flow.undo.answered", "the store has said whether there was anything to take back"),
+    _awaited("flow.undo.answered", "the store has answered whether there was a lease to release"),
     _awaited("flow.renew.send", "a renewal is about to be sent"),
-    _awaited("flow.renew.answered", "a renewal was answered, and no lease has been told"),
+    _awaited("flow.renew.answered", "a renewal was answered, and no lease has been updated"),
     _awaited("flow.promote.send", "a degraded lease is about to ask for a grant after all"),
-    _awaited("flow.promote.answered", "it was answered, and the lease has not been told"),
+    _awaited("flow.promote.answered", "it was answered, and the lease has not been updated"),
     _awaited("flow.release.send", "a release is about to be sent; the lease is already no longer held here"),
     _awaited("flow.release.answered", "a release was answered, and the caller has not been told"),
 )
 
-_RUNTIME: Final = (_here("runtime.lost", "a lease was found to be lost, and neither its holder nor an event says so"),)
+_RUNTIME: Final = (_here("runtime.lost", "a lease was found to be lost, and its holder has not been notified"),)
 
 _STORES: Final = (
     _here("store.sqlite.begin", "a step on the lease file is about to begin"),
@@ -83,7 +83,7 @@ _STORES: Final = (
 
 _GUARDS: Final = (
     _here("guard.admitted", "the lease was held, and the step has not been sent to the storage yet"),
-    _here("guard.entered", "a section has registered its fence, and has handed nothing to the caller yet"),
+    _here("guard.entered", "a section has registered its fence, and has returned nothing to the caller yet"),
     _here("guard.reserved", "inside a transaction: the fence is noted, the row is not written yet"),
     _here("guard.written", "inside a transaction: everything is written, nothing is committed"),
     _here("guard.generation", "files: the new content is safe on disk under another name, the old one still stands"),
@@ -94,7 +94,7 @@ _GUARDS: Final = (
 _PLANE: Final = (
     _here("plane.sqlite.begin", "a group of works has the write lock of the file, and none of them has run"),
     _here("plane.sqlite.written", "a group of works has run, and nothing is committed"),
-    _here("plane.sqlite.committed", "a group of works is committed, and neither synced nor told"),
+    _here("plane.sqlite.committed", "a group of works is committed, and neither synced nor reported"),
     _here("plane.sqlite.synced", "some groups of works are on the disk, and their callers have not been told"),
     _awaited("plane.postgres.begin", "a work is about to run on a connection"),
     _awaited("plane.postgres.written", "a work has run, and COMMIT has not been sent"),
@@ -107,12 +107,12 @@ _PLANE: Final = (
     _awaited("plane.run.started", "a workflow run is kept, and the client does not know it"),
     _awaited("plane.run.change", "a run is about to be moved, under its fence"),
     _awaited("plane.run.changed", "a run was moved with all that follows from it, and the engine does not know it"),
-    _awaited("plane.heartbeat.record", "what a worker says about itself is about to be written"),
+    _awaited("plane.heartbeat.record", "the heartbeat of a worker is about to be written"),
     _awaited("plane.heartbeat.recorded", "it is written"),
-    _awaited("plane.worker.leased", "a worker has the execution lease of a job, and has said nothing"),
-    _awaited("plane.worker.started", "it has said that it begins, and the function has not been called"),
-    _awaited("plane.worker.ran", "the function has ended, and its result has not been said"),
-    _awaited("plane.worker.said", "the result is said, the lease is held, and the message is not acknowledged"),
+    _awaited("plane.worker.leased", "a worker has the execution lease of a job, and has reported nothing"),
+    _awaited("plane.worker.started", "it has reported the start, and the function has not been called"),
+    _awaited("plane.worker.ran", "the function has ended, and its result has not been reported"),
+    _awaited("plane.worker.said", "the result is reported, the lease is held, and the message is not acknowledged"),
     _awaited("plane.worker.released", "the lease is released, and the message is not acknowledged"),
     _awaited("plane.bus.publish", "messages are about to be published alone, outside a transaction"),
     _awaited("plane.bus.published", "they are published, and the publisher does not know it"),
@@ -143,7 +143,7 @@ Act: TypeAlias = Callable[[], object]
 `awaited` is asked for that instead, and is then called only by points in ordinary code."""
 
 ARMED: Final[dict[str, _Arm]] = {}
-"""What is armed, by point. Empty is false, and that is all that a point costs; the rest of the package only looks."""
+"""What is armed, by point. Empty is false, and that is all that a point costs; other modules only check it."""
 
 _RECORDS: Final[list[list[str]]] = []
 _RECORDING: Final = "*"  # stands in ARMED while points are recorded, so that they look

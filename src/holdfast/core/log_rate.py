@@ -44,7 +44,7 @@ class LogRate:
 
     @property
     def left_out(self) -> int:
-        """How many were left out and not told of yet."""
+        """How many were left out and not reported yet."""
         return self._left_out
 
     def enter(self, now_ns: int, *, traced: bool = False) -> RateEntry:

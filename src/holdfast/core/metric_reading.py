@@ -12,7 +12,7 @@ Value: TypeAlias = Number | Histogram | Mapping[Any, Number] | Mapping[Any, Hist
 
 
 class Reading(NamedTuple):
-    """What one source says now. A field that is None, or not there, is not known.
+    """The present values of one source. A field that is None, or not there, is not known.
 
     A field that is kept by kind (outcomes, states, topics) is a mapping of those, or of several together (a tuple).
     """

@@ -1,7 +1,8 @@
 """The seam between decisions and the world: everything a flow may await or ask for, and nothing else.
 
 Each method that is `async def` here is awaited by flows. Blocking implementations never suspend, so that a flow driven
-by `runtime.run_sync.run_now` runs to its end immediately; asyncio implementations suspend as usual. Flows cannot tell.
+by `runtime.run_sync.run_now` runs to its end immediately; asyncio implementations suspend as usual. Flows see no
+difference.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Capabilities:
 
     engine: str  # "sqlite", "redis", "memory"
     guarantee: Guarantee
-    wakeups: bool  # `watch` tells waiters about releases; without it they poll
+    wakeups: bool  # `watch` notifies waiters of releases; without it they poll
     fair: bool  # tickets
     durable: bool  # survives a restart of the engine
     shared: bool  # other processes see the same leases
@@ -304,7 +305,7 @@ class Runtime(Protocol):
 
 
 class Observer(Protocol):
-    """Is told what happened. Must be quick and must not raise."""
+    """Receives events. Must be quick and must not raise."""
 
     def note(self, record: Record) -> None:
         """One thing happened."""
@@ -313,7 +314,7 @@ class Observer(Protocol):
 
 @runtime_checkable
 class Gauging(Protocol):
-    """An observer that is also told how long things took. Must be quick and must not raise."""
+    """An observer that also receives durations. Must be quick and must not raise."""
 
     def measured(self, measure: Measure, family: str, outcome: MeasuredOutcome, ns: int) -> None:
         """Something took so long. A request that renewed leases of many families has none (the empty text)."""

@@ -2,8 +2,8 @@
 
 Promises: a lease without a fence does not get past `admit` unless the guard was made to allow it; a lease that is known
 to be lost is refused here, before anything is sent, with `FencedOut` where the storage has met a newer fence already
-and `LeaseLost` where it has not; every refusal is counted, logged and told to the observer. Does not promise that an
-admitted step is accepted: a lease can be lost a microsecond later, which is what the storage is asked for.
+and `LeaseLost` where it has not; every refusal is counted, logged and reported to the observer. Does not promise that
+an admitted step is accepted: a lease can be lost a microsecond later, which is what the storage is asked for.
 
 Clock: none of its own. Whether a lease is held is judged by the lease; records carry the wall clock.
 """
@@ -125,7 +125,7 @@ class Admission:
         self._count("lost")
 
     def repeated(self, presented: Presented, detail: str) -> None:
-        """Tell of a step that was refused because it would have ended what had ended already."""
+        """Report a step that was refused because it would have ended what had ended already."""
         self._note(EventKind.DUPLICATE, presented, ok=False, detail=detail)
 
     def entered(self, presented: Presented, outcome: Outcome[V]) -> V | None:
@@ -136,7 +136,7 @@ class Admission:
         return value
 
     def written(self, presented: Presented, outcome: Outcome[V]) -> V:
-        """What a write brought, or the error that says why it was refused."""
+        """The result of a write, or the error that explains its refusal."""
         value = self._value(EventKind.WRITE, presented, outcome)
         self._count("unfenced" if presented.fence is None else "accepted")
         self._note(EventKind.WRITE, presented, ok=True)

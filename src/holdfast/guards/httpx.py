@@ -4,7 +4,7 @@
         document = client.get("/documents/42").json()      # registers the fence, and reads
         client.put("/documents/42", json=changed)          # FencedOut if a newer holder has been there
 
-Promises: what `http_client` says. The lease is looked at for each request, each hop of a redirect, and each attempt of
+Promises: what `http_client` says. The lease is checked for each request, each hop of a redirect, and each attempt of
 httpx's own `retries` or of a retrying transport below this one (through httpcore's `trace`), before anything is sent. A
 transport that retries *above* this one passes here each time.
 """

@@ -4,7 +4,7 @@
         document = session.get("https://api.example.com/documents/42").json()        # registers the fence, and reads
         session.put("https://api.example.com/documents/42", json=changed)            # FencedOut for a stale holder
 
-Promises: what `http_client` says. The lease is looked at for each request, each hop of a redirect, and each attempt of
+Promises: what `http_client` says. The lease is checked for each request, each hop of a redirect, and each attempt of
 urllib3's `Retry`. It is an adapter, and not an `auth` object, because that is asked once for all the attempts.
 
 `fenced_session` mounts it for every URL, so that no redirect gets past it. With `mount` for one prefix the other URLs,
@@ -131,10 +131,10 @@ def fenced_session(
 
 
 def _checked_pools(recheck: Callable[[], None]) -> dict[str, type[HTTPConnectionPool]]:
-    """Pools whose every attempt but the first, which was checked just now, looks at the lease again."""
+    """Pools whose every attempt but the first, which was checked just now, checks the lease again."""
 
     class Plain(HTTPConnectionPool):
-        def urlopen(  # type: ignore[override]  # the further arguments are handed on as they are
+        def urlopen(  # type: ignore[override]  # the further arguments are passed on unchanged
             self,
             method: str,
             url: str,

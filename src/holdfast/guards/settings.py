@@ -14,7 +14,7 @@ _SQL = files("holdfast.guards") / "sql"
 
 
 class TableSettings(TypedDict, total=False):
-    """What may be said about a guarded table; all of it has a default."""
+    """Settings of a guarded table; all have a default."""
 
     id: str | tuple[str, ...]
     """The column, or the columns, that identify a row (`"id"`). They need a unique index."""
@@ -30,7 +30,7 @@ class TableSettings(TypedDict, total=False):
     """A column that is set to the database's time with every accepted write."""
 
     observer: Observer | None
-    """Is told of every read, write and refusal."""
+    """Receives an event for every read, write and refusal."""
 
 
 def described(

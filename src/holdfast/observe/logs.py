@@ -11,10 +11,10 @@ UTC.
 
 Tracebacks for a log, of bounded length: how an error began and how it ended, and how much lies between.
 
-Promises: at most `LINES_MAX` lines and `CHARS_MAX` characters, and one line more that says what was left out, whatever
-was raised: a message of a megabyte, a recursion that went too deep, a long chain of errors. The first and the last are
-kept, for the first say where it came from and the last what it was. The time that it takes does not grow with the
-depth beyond `DEPTH_MAX` frames of each error. Never raises.
+Promises: at most `LINES_MAX` lines and `CHARS_MAX` characters, and one more line that reports what was left out,
+whatever was raised: a message of a megabyte, a recursion that went too deep, a long chain of errors. The first and the
+last are kept, for the first say where it came from and the last what it was. The time that it takes does not grow with
+the depth beyond `DEPTH_MAX` frames of each error. Never raises.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _DEPTH_MAX: Final = 8
 class JsonFormatter(logging.Formatter):
     """One JSON object for each record: time, level, logger, event, pid, thread, and what there is of the rest.
 
-    `kind` says which event of a lease it is, `holdfast` has the fields, `exception` the traceback. What is given here
+    `kind` is the event of the lease, `holdfast` has the fields, `exception` the traceback. What is given here
     by name stands in every object.
     """
 

@@ -67,7 +67,7 @@ class Registration:
         self._manager = manager
 
     def end(self) -> None:
-        """Take them out. What they have counted stays: a count that falls would look like a restart. Idempotent."""
+        """Take them out. What they have counted stays: a count that falls would seem a restart. Idempotent."""
         self._gathering.remove(self._manager)
 
 

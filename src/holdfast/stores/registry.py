@@ -1,6 +1,6 @@
 """Which engine a URL means. Imports an engine only when it is asked for, so that optional drivers stay optional.
 
-Promises: a URL is understood or refused before anything is sent; what is refused says what would be accepted; no
+Promises: a URL is understood or refused before anything is sent; the error names what would be accepted; no
 password appears in any text made here. Does not promise that the engine can be reached: engines connect when used.
 """
 

@@ -23,11 +23,11 @@ class EventKind(TextEnum):
     UNCONFIRMED = "unconfirmed"  # one renewal brought no answer
     RENEWED = "renewed"  # one renewal was confirmed
     WARNED = "warned"  # the early warning before a loss
-    LOST = "lost"  # the holder was told that the lease is gone; reason
+    LOST = "lost"  # the holder was notified that the lease is gone; reason
     RELEASED = "released"  # the store confirmed the release
-    RELEASE_REFUSED = "release_refused"  # the store said: not yours
+    RELEASE_REFUSED = "release_refused"  # the store answered: not yours
     RELEASE_FAILED = "release_failed"  # the store did not answer; the key will expire
-    LET_GO = "let_go"  # the holder of a degraded lease is done with it; there was nothing to tell the store
+    LET_GO = "let_go"  # the holder of a degraded lease is done with it; there was nothing to release at the store
     COMPENSATED = "compensated"  # an acquire of unknown outcome was undone
     FELL_BACK = "fell_back"  # a degraded lease was given out because the store failed
     EXERCISED = "exercised"  # a degraded lease was given out because an exercise pretended that the store had failed
@@ -36,7 +36,7 @@ class EventKind(TextEnum):
     POLICY = "policy"  # the policy of a risk class was switched
     FORCED = "forced"  # an operator broke the lease
     READ = "read"  # a guarded resource was read under a fence (simulation and drills)
-    WRITE = "write"  # a guarded resource was written under a fence; ok says whether it was accepted
+    WRITE = "write"  # a guarded resource was written under a fence; ok: whether it was accepted
     DUPLICATE = "duplicate"  # work that had ended was to be ended again, which was refused
     STEP = "step"  # a protected body did something while it believed to hold the lease; until_ns is its local deadline
     BELIEVED = "believed"  # a holder that was asked at this moment would have said that it holds the lease

@@ -21,7 +21,7 @@ class HoldEnd(StrEnum):
     """How a hold ended, as far as is known."""
 
     RELEASED = "released"
-    REFUSED = "release refused"  # the store said at the release that the key was not theirs any more
+    REFUSED = "release refused"  # the store answered at the release that the key was not theirs any more
     UNANSWERED = "release unanswered"  # whether the store took it back is not known; the holder was done
     LOST = "lost"
     FORCED = "forced"  # an operator broke it
@@ -33,7 +33,7 @@ class HeldAt(StrEnum):
     """Whether a hold covers a moment."""
 
     YES = "yes"
-    PERHAPS = "perhaps"  # its end is not recorded, and its time had run out by then unless it was renewed
+    PERHAPS = "perhaps"  # its end is not recorded, and it had expired by then unless it was renewed
     NO = "no"
 
 

@@ -1,4 +1,4 @@
-"""Which keys of a long history need a closer look: one quick sweep that lets the ordinary ones pass.
+"""Which keys of a long history need a closer check: one quick sweep that lets the ordinary ones pass.
 
 An ordinary key was granted, released and granted again, with a higher fence each time, and its guards accepted
 writes under the fence of the last grant and nothing else. No rule of `core.history.invariants` can be broken by such a
@@ -31,7 +31,7 @@ PASSING: Final = 0  # no rule asks for it
 GRANT: Final = 1
 END: Final = 2
 WRITE: Final = 3  # a guard accepted it
-ODD: Final = 4  # its key needs a closer look
+ODD: Final = 4  # its key needs a closer check
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -1,1 +1,1 @@
-"""What a history says about TTLs and retry delays. Pure."""
+"""Advice about TTLs and retry delays from a history. Pure."""

@@ -1,7 +1,7 @@
-"""How bunched lock-busy retries are: the number to look at before and after changing a retry delay.
+"""How bunched lock-busy retries are: the number to compare before and after a change of the retry delay.
 
 Retries are counted in buckets of 50 ms over the last minute: a tenth of the usual delay, because waves that are 500 ms
-apart look perfectly even in buckets of 500 ms. *Peak to mean* says how much worse the worst bucket is
+apart look perfectly even in buckets of 500 ms. *Peak to mean* is how much worse the worst bucket is
 than an average one; the *Fano factor* (variance over mean) is 1 for retries that come at random, and far above 1 for
 retries that come in waves. Both are 0 when nothing was counted. The clock is the caller's.
 """
@@ -42,7 +42,7 @@ class Burstiness:
     def read(self, now_ns: int, width_ns: int = BUCKET_NS) -> Burst:
         """The last minute, or as much of it as has passed since the first retry, in buckets of this width.
 
-        A width that is a multiple of 50 ms; what is left over of the oldest bucket is not looked at.
+        A width that is a multiple of 50 ms; the rest of the oldest bucket is ignored.
         """
         self._turn(now_ns)
         if self._first is None:

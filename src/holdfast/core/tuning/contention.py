@@ -1,6 +1,6 @@
 """Who wanted a key, when, and for how long: arrivals read off the records of a history, for a replay.
 
-A process that met a held lock says so with each attempt (`BUSY`), and once more when it has it (`GRANTED`). Its first
+A process that met a held lock records each attempt (`BUSY`), and once more when it has it (`GRANTED`). Its first
 attempt since it last had the key is when it came. A grant without such an attempt came when its request was sent. What
 is not recorded (an attempt that gave up for good, a hold without an end) is left out: nothing is made up.
 """

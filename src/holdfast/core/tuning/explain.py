@@ -1,4 +1,4 @@
-"""What a recommendation says, in sentences: why this TTL, what an SLO costs, and what to do when it cannot be kept."""
+"""A recommendation in sentences: why this TTL, what an SLO costs, and what to do when it cannot be kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How long something took, over many times: the few numbers that decisions are made from, each with where it is from.
 
 A spread is exact when it was made of durations (a history file) and estimated inside a bucket when it was made of
-counts (metrics); `source` says which. What lies beyond the ladder of buckets is not known, and `open` says so.
+counts (metrics); `source` tells which. Values beyond the ladder of buckets are unknown, and `open` marks them.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Binding(StrEnum):
 class Detection(NamedTuple):
     """How long after the end of a lease the next owner acts: a retry, or a share of the TTL, whichever is less.
 
-    The default is what a waiter of the library does when it was told nothing else.
+    The default is what a waiter of the library does by default.
     """
 
     most_ns: int | None = NS
@@ -63,7 +63,7 @@ class Detection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FamilyEvidence:
-    """What was seen of one family. None: not known, and the text beside it says why."""
+    """What was seen of one family. None: unknown, and the text beside it explains why."""
 
     family: str
     renewed: bool = True
@@ -107,7 +107,7 @@ class TtlTerm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What one family should have, and why. Without `timing` there is none, and `refused` says what is missing."""
+    """What one family should have, and why. Without `timing` there is none, and `refused` names what is missing."""
 
     family: str
     renewed: bool

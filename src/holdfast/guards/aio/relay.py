@@ -66,7 +66,7 @@ class Relay:
         return await self._flow.run_once(limit)
 
     async def run(self, interval: Duration = 1) -> None:
-        """Send what is due, look again every `interval`, delete what is old, until `stop` is called.
+        """Send due messages, poll every `interval`, delete old ones, until `stop` is called.
 
         Errors of the database are logged, and tried again after the next `interval`.
         """

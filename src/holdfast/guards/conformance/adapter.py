@@ -29,7 +29,7 @@ class Subject(Protocol):
         ...
 
     def delete(self, lease: Fenced) -> None:
-        """Delete the resource, which exists. Called only if the kit was told that the guard can delete."""
+        """Delete the resource, which exists. Called only if the guard can delete."""
         ...
 
     def look(self) -> tuple[str | None, int | None]:
@@ -37,7 +37,7 @@ class Subject(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what was opened."""
+        """Close what was opened."""
         ...
 
 

@@ -20,7 +20,7 @@ Body: TypeAlias = "Callable[[GuardWorld], Awaitable[None]]"
 
 
 class Violation(AssertionError):
-    """The guard broke its contract; the text says what was seen instead."""
+    """The guard broke its contract; the text shows what was seen instead."""
 
 
 @dataclass(frozen=True, slots=True)

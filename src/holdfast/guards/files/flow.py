@@ -28,7 +28,7 @@ LOCK_TIMEOUT_S = 5.0
 
 
 class FileSettings(TypedDict, total=False):
-    """What may be said about guarded files; all of it has a default."""
+    """Settings of guarded files; all have a default."""
 
     key: str | None
     """The name of the lock that a file belongs to, such as `"report:{name}"`. Leases of other locks are refused."""
@@ -37,7 +37,7 @@ class FileSettings(TypedDict, total=False):
     """How long a step waits for another one on the same file (5 s)."""
 
     observer: Observer | None
-    """Is told of every read, write and refusal."""
+    """Receives an event for every read, write and refusal."""
 
 
 class Runner(Protocol):
@@ -115,7 +115,7 @@ class FileView:
         return self._data.decode(encoding)
 
     def end(self) -> None:
-        """The section is over: what was read may be looked at, and nothing can be written any more."""
+        """The section is over: values that were read stay readable, and no write is possible any more."""
         self._closed = True
 
     def _ensure_open(self) -> None:

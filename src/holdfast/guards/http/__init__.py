@@ -14,7 +14,7 @@ slow. Such a handler takes `fence_of(request)` and hands it on to the guard of t
 Handlers of safe methods (GET, HEAD, OPTIONS, TRACE) wait for their turn, and no handler waits for them: they are not
 supposed to write, and a paused client must not hold up the next one by not reading. A handler that still waits for a
 request body, or for a message of a WebSocket, when a newer holder registers, is told that its client is gone; the
-client is told 412 then, whatever the handler says.
+client then gets 412, whatever the handler responds.
 
 Clock: the event loop's, for `drain_timeout` only. For asyncio; one middleware object serves one event loop.
 """
@@ -75,13 +75,13 @@ def writes(scope: Mapping[str, Any]) -> bool:
 
 
 def fence_of(request: object) -> CarriedFence:
-    """The fence that a request was admitted under, to be handed on to the guard of whatever the handler writes to.
+    """The fence under which a request was admitted, for the guard of the storage that the handler writes to.
 
     Takes an ASGI scope, or a request that has one (`request.scope`). `Unfenced` if the request brought none.
     """
     found = _scope_of(request).get(SCOPE_KEY)
     if not isinstance(found, CarriedFence):
-        raise Unfenced("the request was admitted without a fence, so nothing can be handed on; require one here")
+        raise Unfenced("the request was admitted without a fence, so there is none to pass on; require one here")
     return found
 
 
@@ -170,7 +170,7 @@ class FenceMiddleware:
             except _Refused as refused:
                 await _answer(scope, receive, send, refused.problem)
                 return
-            # Nothing is awaited between the last look at the lane and this.
+            # Nothing is awaited between the last check of the lane and this.
             quiet = scope["type"] == "http" and scope["method"] in wire.SAFE_METHODS
             with nullcontext() if quiet else lane.running(carried.fence):
                 reach("guard.noted")

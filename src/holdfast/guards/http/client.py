@@ -45,7 +45,7 @@ class ClientStatistics(GuardStatistics):
 
 
 class ClientSettings(TypedDict, total=False):
-    """What may be said about a fenced client; all of it has a default."""
+    """Settings of a fenced client; all have a default."""
 
     origins: Iterable[str] | None
     """Where the lease is presented: `["https://api.example.com"]`. None: at the first origin that is used. A request to
@@ -55,10 +55,10 @@ class ClientSettings(TypedDict, total=False):
     """How much time the lease must have left for a request to be sent (0)."""
 
     raise_for_fence: bool
-    """Whether a refusal by the server is raised as `FencedOut` (True), or handed on as the answer it is (412)."""
+    """Whether a refusal by the server is raised as `FencedOut` (True), or passed on as a response (412)."""
 
     observer: Observer | None
-    """Is told of every request that was accepted or refused."""
+    """Receives an event for every request that was accepted or refused."""
 
 
 class Presenter:
@@ -164,7 +164,7 @@ class FencedRequest:
         self.headers = headers
 
     def trying_again(self) -> None:
-        """What lies below is about to try once more, after a failure: the lease is looked at again."""
+        """What lies below is about to try once more, after a failure: the lease is checked again."""
         self._presenter.recheck()
 
     def sending(self) -> None:
@@ -197,7 +197,7 @@ def origin_of(field: str, url: object) -> str:
         try:
             host = host.encode("idna").decode("ascii")
         except UnicodeError:
-            raise BadInput(field, f"{_shown(url)} has no valid host", "give a name that can be looked up") from None
+            raise BadInput(field, f"{_shown(url)} has no valid host", "give a name that can be resolved") from None
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}" + ("" if port in (None, _PORTS[parts.scheme]) else f":{port}")
 

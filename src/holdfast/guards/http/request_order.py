@@ -1,8 +1,9 @@
 """The order of requests inside one process: a handler starts when those of older holders have ended.
 
-A record says who may come in, not who is still inside. A request of the fence 1 is admitted and its handler is about to
-write; the fence 2 is noted, and its handler reads; then the first one writes. The record has seen everything in the
-right order, and the update of the second is made from a stale read. So the requests of one lock share a lane:
+A record decides which requests are admitted. It does not know which are still running. A request of the fence 1 is
+admitted and its handler is about to write; the fence 2 is noted, and its handler reads; then the first one writes. The
+record has seen everything in the right order, and the update of the second is made from a stale read. So the requests
+of one lock share a lane:
 
     arriving   from before the record is asked, so that a request whose answer comes late finds out what happened since
     running    its handler was started; equal fences run side by side

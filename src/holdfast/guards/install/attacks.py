@@ -201,7 +201,7 @@ def truncated(row: Target) -> str:
     wrong = [each for each in problems(row.found) if "truncate" in each]
     if row.found.trigger is Trigger.NONE or wrong:
         raise AttackSucceeded("; ".join(wrong) or "there is no trigger for it")
-    return "there is a trigger for it (looked up, not tried)"
+    return "there is a trigger for it (checked, not tried)"
 
 
 def _kept(row: Target, act: Callable[[], object]) -> str:

@@ -41,7 +41,7 @@ class GuardDatabase(Protocol):
     shown: str  # for people, without a password
 
     def inspect(self, names: TableNames) -> Inspected:
-        """Look at a table. `Misconfigured` if it is missing or of a kind that cannot be guarded."""
+        """Inspect a table. `Misconfigured` if it is missing or of a kind that cannot be guarded."""
         ...
 
     def execute(self, statement: str, values: Mapping[str, object] | None = None) -> list[Row]:
@@ -49,7 +49,7 @@ class GuardDatabase(Protocol):
         ...
 
     def reading(self) -> AbstractContextManager[None]:
-        """Look at the database, in one transaction where that matters."""
+        """Inspect the database, in one transaction where that matters."""
         ...
 
     def changing(self) -> AbstractContextManager[None]:
@@ -65,7 +65,7 @@ class GuardDatabase(Protocol):
         ...
 
     def refusal(self, error: BaseException) -> TriggerRefusal | None:
-        """What an error of the engine says about the statement; None: it is not an answer to a statement."""
+        """The engine's refusal of a statement; None: the error is no answer to a statement."""
         ...
 
     def guarded(self, names: TableNames) -> AnyGuardedTable[Fenced]:

@@ -279,7 +279,7 @@ def _id_problem(names: TableNames, columns: Mapping[str, Column]) -> str | None:
 
 
 def _hidden(url: str, error: psycopg.Error) -> str:
-    """What the driver says, without the URL and what is secret in it."""
+    """The driver's message, without the URL and its secrets."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     password = re.search(r"://[^:@/]*:([^@/]+)@", url)
     return text.replace(url, redacted(url)).replace(password[1] if password else "\0", "***")

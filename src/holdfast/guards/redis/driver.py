@@ -1,4 +1,4 @@
-"""redis-py, as far as guards use it; without it, an error that says how to get it."""
+"""redis-py, as far as guards use it; without it, an error that names the package to install."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BlockingClient: TypeAlias = Redis | RedisCluster
 AwaitedClient: TypeAlias = awaited.Redis | awaited.RedisCluster
 
 PIPELINES: Final = (_Pipeline, _ClusterPipeline, _AwaitedPipeline, _AwaitedClusterPipeline)
-"""What is a client by its class, and sends nothing when it is told to."""
+"""What is a client by its class, and only queues commands."""
 
 TROUBLE: Final = (trouble.RedisError, trouble.RedisClusterException)
 """Everything that redis-py raises on purpose."""

@@ -25,7 +25,7 @@ TTL_MAX_NS: Final = 36_525 * 86_400 * NS  # a hundred years
 
 
 class KeySettings(TypedDict, total=False):
-    """What may be said about guarded keys; all of it has a default."""
+    """Settings of guarded keys; all have a default."""
 
     prefix: str
     """How the names of the fences begin (`"holdfast:fence:"`). All who guard the same keys use the same one."""
@@ -35,7 +35,7 @@ class KeySettings(TypedDict, total=False):
     refused then, for the fences of two locks do not compare. Channels are not held to it."""
 
     observer: Observer | None
-    """Is told of every read, write and refusal."""
+    """Receives an event for every read, write and refusal."""
 
 
 class KeyFlow:

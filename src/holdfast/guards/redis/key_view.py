@@ -36,18 +36,18 @@ class KeyView:
     def value(self) -> Any:
         """The string: bytes, or text if the client decodes. None if there is nothing."""
         if self._content.kind == "hash":
-            raise Misconfigured(f"{self.key} holds a hash: look at its fields")
+            raise Misconfigured(f"{self.key} holds a hash: read its fields")
         return self._content.value
 
     @property
     def fields(self) -> dict[Any, Any]:
         """The fields of the hash, a copy. Empty if there is nothing."""
         if self._content.kind == "string":
-            raise Misconfigured(f"{self.key} holds a string: look at its value")
+            raise Misconfigured(f"{self.key} holds a string: read its value")
         return dict(self._content.value or {})
 
     def end(self) -> None:
-        """The section is over: what was read may be looked at, and nothing can be written any more."""
+        """The section is over: values that were read stay readable, and no write is possible any more."""
         self._closed = True
 
     def __bool__(self) -> bool:

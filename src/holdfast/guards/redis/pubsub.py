@@ -23,7 +23,7 @@ _MEMBERS = {"key", "fence", "message"}
 
 @dataclass(frozen=True, slots=True)
 class GuardedMessage:
-    """What was published. `carried` can be handed to any guard, as the lease could by the one who published."""
+    """A published message. `carried` can be passed to any guard, like the lease of the publisher."""
 
     message: str
     carried: CarriedFence

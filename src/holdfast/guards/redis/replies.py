@@ -1,4 +1,4 @@
-"""What an answer of Redis means to a guard: an outcome, or an error of ours that says what may be concluded from it.
+"""What an answer of Redis means to a guard: an outcome, or an error that tells the caller what it may conclude.
 
 redis-py repeats requests that a broken connection lost, unless `retry` forbids it, and does not report that it did. So
 `Unavailable` (certainly no effect) speaks about the last try; a client made with `retry=Retry(NoBackoff(), 0)` has only

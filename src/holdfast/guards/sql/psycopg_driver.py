@@ -1,4 +1,4 @@
-"""psycopg 3, as far as guards use it; without it, an error that says how to get it."""
+"""psycopg 3, as far as guards use it; without it, an error that names the package to install."""
 
 from __future__ import annotations
 

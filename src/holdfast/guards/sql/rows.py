@@ -98,7 +98,7 @@ class RowStore(Protocol):
 
 
 class _Undo(Exception):
-    """Carries an outcome out of a transaction that must leave no trace. None: things have changed, look again."""
+    """Carries an outcome out of a transaction that must leave no trace. None: the row has changed, try again."""
 
     def __init__(self, outcome: Any) -> None:
         super().__init__()
@@ -297,7 +297,7 @@ async def _reserve(rows: RowStore, row: RowId) -> int | None:
 
 
 async def _alone(rows: RowStore, step: Callable[[], Awaitable[Outcome[V] | None]]) -> Outcome[V] | None:
-    """One transaction around a step of several statements. None: things have changed, look again."""
+    """One transaction around a step of several statements. None: the row has changed, try again."""
     try:
         async with rows.transaction():
             return await step()

@@ -102,7 +102,7 @@ class GuardedSchema(NamedTuple):
 def described_table(
     source: sa.Connection | Session, table: object, settings: TableSettings, allow_degraded: bool
 ) -> GuardedSchema:
-    """Everything about a guarded table, or the error that says what is wrong with it."""
+    """The schema of a guarded table, or the error that names what is wrong with it."""
     found, ids = table_of(table)
     if not ids and "id" not in settings:
         raise BadInput("id", f"{found.name} has no primary key", "name the column, or the columns, that identify a row")

@@ -1,11 +1,11 @@
 """Whether a ledger shows a broken promise: the rules of `core.history.invariants`, for files of any length.
 
-A first look (`ledger_survey`) lets ordinary keys pass; only the records of the others are read whole and given to the
+A first pass (`prefilter`) lets ordinary keys pass; only the records of the others are read whole and given to the
 rules. What is found, in which order and in which words, is what `core.history.invariants.check` says of all records
 together: no rule can be broken by an ordinary key, and as long as a ledger has only what ledgers have, no rule asks
 about one key because of another. A history with a view of the store, or of faults, is given to the rules as a whole.
 
-The first look goes through the files in several processes where that pays, and the answer does not depend on how many.
+The first pass goes through the files in several processes where that pays, and the answer does not depend on how many.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.observe.ledger.prefilter import ColumnSurvey, FilePart, fetch, sur
 from holdfast.observe.ledger.reader import Findings, Wanted, files_by_process
 from holdfast.runtime.process_pool import cores, spread
 
-_WORTH_BYTES: Final = 64 * 1024 * 1024  # less than this is looked through before other processes have started
+_WORTH_BYTES: Final = 64 * 1024 * 1024  # less than this is read before other processes have started
 _PARTS_EACH: Final = 4  # so that a process that is slower than the others does not keep them waiting for long
 PROCESSES_MAX: Final = 8
 

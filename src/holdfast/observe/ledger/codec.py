@@ -40,12 +40,12 @@ _OFTEN: Final = frozenset({EventKind.GRANTED, EventKind.RELEASED})
 
 
 class Damaged(ValueError):
-    """A line that cannot be read; the text says why."""
+    """A line that cannot be read; the text explains why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a ledger says about itself: `opened`, `closed`, or `dropped` (how many records could not be written)."""
+    """A remark of a ledger about itself: `opened`, `closed`, or `dropped` (how many records could not be written)."""
 
     what: str
     at_ns: int
@@ -150,7 +150,7 @@ def _usual(said: dict[str, Any]) -> Record | None:
         return None
     if not type(at_ns) is type(fence) is type(began_ns) is int or type(until_ns) not in _NUMBER:
         return None
-    if (at_ns | fence | began_ns | (until_ns or 0)) >> _BITS:  # negative, or beyond: looked at more closely
+    if (at_ns | fence | began_ns | (until_ns or 0)) >> _BITS:  # negative, or beyond: checked more closely
         return None
     if not type(kind) is type(key) is type(family) is type(owner) is str or kind not in _KINDS:
         return None
@@ -172,7 +172,7 @@ def _parsed(raw: bytes, *, sums: bool) -> Record | Remark | Damaged:
 
 
 def parse(raw: bytes, *, sums: bool = False) -> Record | Remark:
-    """What a line (without its end) says. `Damaged` if it cannot be trusted. `sums`: it must have a checksum."""
+    """The content of a line (without its end). `Damaged` if it cannot be trusted. `sums`: it must have a checksum."""
     summed = raw[-_SUM_BYTES : -_SUM_BYTES + len(_SUM)] == _SUM
     body = raw[:-_SUM_BYTES] + b"}" if summed else raw
     if summed and raw[-10:] != b'%08x"}' % zlib.crc32(body):
@@ -201,7 +201,7 @@ def _record(said: dict[str, Any]) -> Record:
     if kind is None:
         raise Damaged(f"it is of no known kind: {str(get('kind'))[:40]!r}")
     if type(at_ns) is not int or type(key) is not str or not _fits(at_ns):
-        raise Damaged("it says neither when nor of which key, or not in the right form")
+        raise Damaged("it has no valid time or no valid key")
     _check(said)
     return Record(
         kind,

@@ -1,4 +1,4 @@
-"""A first look at a whole ledger: which of its keys need a closer one, in a fraction of the time that reading it takes.
+"""A first pass over a whole ledger: which of its keys need a closer check, in a fraction of the reading time.
 
 Nearly all lines of a ledger are grants and the ends of grants, and nearly all keys are ordinary
 (`core.history.prefilter`): to know that, when, which key, which fence is enough. So the usual lines are taken apart by
@@ -6,7 +6,7 @@ one pattern that knows their exact form, and no record is made of them; everythi
 ever. Of each record 29 bytes are kept: when, which key, the fence, what it means to the sweep, and where it stands in
 the files, so that those that matter can be fetched.
 
-Promises: what is accepted, what is called damaged, and what is counted are what `ledger_reading` says of the same
+Promises: what is accepted, what is called damaged, and what is counted are what `reader` returns for the same
 files. The pattern accepts only what the JSON of a ledger can be read as in one way (no escapes, no control characters,
 numbers below 2^63 without signs or leading zeros, no field twice or out of place), and the checksum of every line is
 compared. A key is never called ordinary that a rule could object to.
@@ -71,7 +71,7 @@ class _Numbers(dict[bytes, int]):
 
 @dataclass(slots=True)
 class ColumnSurvey:
-    """What is known of the files after a first look: of each record a little, in columns."""
+    """The result of the first pass over the files: a part of each record, in columns."""
 
     findings: Findings = field(default_factory=Findings)
     keys: _Numbers = field(default_factory=_Numbers)
@@ -121,7 +121,7 @@ class ColumnSurvey:
 
 
 def survey(part: FilePart) -> ColumnSurvey:
-    """Look at these files."""
+    """Read these files."""
     found = ColumnSurvey()
     found.findings.files = len(part.files)
     for number, file in enumerate(part.files, part.first):
@@ -160,7 +160,7 @@ def _look(found: ColumnSurvey, block: Block, first: int, wanted: Wanted | None) 
     if not lines:
         return unusual
     bodies, kind, at, key, family, fence, began, sums, _ = zip(*lines, strict=True)
-    if not _are_intact(bodies, sums):  # then which of them, and why, is said line by line
+    if not _are_intact(bodies, sums):  # then which of them, and why, is reported line by line
         return _each_line(block, first)
     found.findings.records += len(lines)
     if wanted is not None:
@@ -239,7 +239,7 @@ def _take(found: ColumnSurvey, place: int, record: Record) -> None:
 def fetch(files: Sequence[Path], places: Iterable[int], findings: Findings) -> list[Record]:
     """The records at these places (`ColumnSurvey.places`) of all files of a ledger.
 
-    A ledger that is in use may lose its oldest file in between. That is said, and what was in it is missing.
+    A ledger that is in use may lose its oldest file in between. That is reported, and its records are missing.
     """
     records: list[Record] = []
     for number, group in groupby(places, lambda place: place >> _PLACE_BITS):

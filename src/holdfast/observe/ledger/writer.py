@@ -80,7 +80,7 @@ class LedgerStatistics:
 
 
 class Ledger:
-    """Writes what it is told into a directory. Pass it to `connect(observers=[ledger])`, and to guards."""
+    """Writes records into a directory. Pass it to `connect(observers=[ledger])`, and to guards."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The locks of one process, read together for metrics: however many `Locks` there are, each number is there once.
 
 Counts are added up, histograms too; of what cannot be added (how far a keeper is behind, how bunched retries are) the
-worst is taken. A `Locks` that is taken out leaves its counts behind: a sum that fell would look like a restart, and a
+worst is taken. A `Locks` that is taken out leaves its counts behind: a sum that fell would seem a restart, and a
 rate over it like a burst of everything that was ever counted.
 
 A snapshot sends no request to a store and waits for no lock.
@@ -49,7 +49,7 @@ class LocksCollection:
         with self._mutex:
             before = self._members.get(manager)
             self._members[manager] = (before or frozenset()) | frozenset(families)
-            self._left.pop(weakref.ref(manager), None)  # it says itself what it has counted
+            self._left.pop(weakref.ref(manager), None)  # it reports its own counts
         return before is None
 
     def remove(self, manager: LeaseManager) -> bool:

@@ -152,7 +152,7 @@ class _Instruments:
 
 
 class _Recorder:
-    """Hears how long things took in one `Locks`, on the thread where they were over."""
+    """Receives the durations of one `Locks`, on the thread where they ended."""
 
     def __init__(self, manager: LeaseManager, histograms: dict[Measure, api.Histogram]) -> None:
         self._label = manager.recorder.label

@@ -61,9 +61,7 @@ def _made(name: str, endpoint: str | None) -> MetricExporter:
     try:
         made = found.load()(**chosen)
     except Exception as error:
-        raise BadInput(
-            "otel", f"the exporter {name} cannot be made: {error}", "look at the OTEL_* variables"
-        ) from error
+        raise BadInput("otel", f"the exporter {name} cannot be made: {error}", "check the OTEL_* variables") from error
     if not isinstance(made, MetricExporter):
         problem = f"{name!r:.60} waits to be asked and sends nothing"
         raise BadInput("OTEL_METRICS_EXPORTER", problem, "use otlp; Prometheus is answered at /metrics anyway")
@@ -71,7 +69,7 @@ def _made(name: str, endpoint: str | None) -> MetricExporter:
 
 
 def _complete(endpoint: str, name: str) -> str:
-    """Where metrics go below an address, unless it says so itself; over gRPC there are no paths."""
+    """Where metrics go below an address, unless it has a path itself; over gRPC there are no paths."""
     if name != _PROTOCOLS["http/protobuf"] or urlsplit(endpoint).path.rstrip("/").endswith(METRICS_PATH):
         return endpoint
     return endpoint.rstrip("/") + METRICS_PATH
@@ -98,7 +96,7 @@ def interval_of(settings: OtelSettings) -> float:
 
 
 def this_resource() -> Resource:
-    """What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say is said; the rest by us."""
+    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come first; the rest is ours."""
     owner = this_owner()
     ours = {
         "service.name": "holdfast",

@@ -1,14 +1,14 @@
-"""Sending the metrics of one process with OpenTelemetry: how its SDK is configured says where to and how.
+"""Sends the metrics of one process with OpenTelemetry; the configuration of its SDK decides the target.
 
     with opened(settings) as sending:
         ...
         sending.send(vitals.readings())
 
 Promises: `send` returns immediately, whatever the collector does: each exporter has a thread of its own, at most two
-moments wait for it, and others are left out (everything is cumulative, so the next one says it all). That a collector
-does not take them is said once, now and then while it lasts, and once when it does again. Closing sends what waits, and
-takes at most `CLOSE_S` for each exporter. The resource is the process: the service's name and version, and an instance
-made of host, process and a random part; no key, tenant or token is in it.
+moments wait for it, and others are left out (everything is cumulative, so the next one contains it all). When a
+collector does not accept them, this is logged once, now and then while it lasts, and once when it accepts them again.
+Closing sends what waits, and takes at most `CLOSE_S` for each exporter. The resource is the process: the service's name
+and version, and an instance made of host, process and a random part; no key, tenant or token is in it.
 
 Does not promise that the collector has got anything.
 
@@ -126,7 +126,7 @@ class _Sender:
 
     def _write(self, moments: Sequence[_Moment], _dropped: int) -> None:
         self._counts["left_out"] += len(moments[:-1])
-        for moment in moments[-1:]:  # the last one says it all
+        for moment in moments[-1:]:  # the last one contains it all
             data = data_of(moment.found, self._resource, self._since_ns, moment.now_ns, self._prefix)
             with _reasons() as reasons:
                 try:
@@ -142,7 +142,7 @@ class _Sender:
 
 
 class _Reasons(logging.Handler):
-    """Hears from the exporter's own log why an export failed: its answer does not say, and it logs every try."""
+    """Reads from the exporter's own log why an export failed: its result does not tell, and it logs every try."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

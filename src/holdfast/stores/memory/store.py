@@ -98,7 +98,7 @@ class MemoryStore:
         return CAPABILITIES
 
     async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
-        """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
+        """See `ports.Store.acquire`. A request without a ticket ignores the queue of those with one."""
         return self.table.acquire(ask)
 
     async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
@@ -145,7 +145,7 @@ class MemoryStore:
         """Memory always answers."""
 
     async def close(self) -> None:
-        """There is nothing to give back; the leases stay in the table."""
+        """There is nothing to close; the leases stay in the table."""
 
 
 class MemoryEngine:
@@ -171,7 +171,7 @@ class MemoryEngine:
         return MemoryStore(self.table, asynchronous=True)
 
     def close(self) -> None:
-        """There is nothing to give back. A shared table lives on: a hold taken in it must outlast this engine."""
+        """There is nothing to close. A shared table lives on: a hold taken in it must outlast this engine."""
 
 
 _shared: dict[str, MemoryTable] = {}

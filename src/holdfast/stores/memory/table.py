@@ -142,14 +142,14 @@ class MemoryTable:
         return True
 
     def inspect(self, key: str) -> Holding | None:
-        """Tell what is known about one key."""
+        """Return what is known about one key."""
         with self._mutex:
             now = self._clock.now()
             entry = self._live(key, now)
             return None if entry is None else self._holding(key, entry, now)
 
     def holdings(self, prefix: str, limit: int, after: str = "") -> list[Holding]:
-        """Tell what is known about every key that begins with `prefix` and sorts behind `after`."""
+        """Return what is known about every key that begins with `prefix` and sorts after `after`."""
         with self._mutex:
             now = self._clock.now()
             found = sorted(
@@ -182,7 +182,7 @@ class MemoryTable:
             return list(reversed(self._state.audit))[: max(0, limit)]
 
     def leave(self, key: str, ticket: str) -> None:
-        """Give up a place. Those behind it are told when the key is free, for one of them may have it now."""
+        """Leave the queue. When the key is free, the waiters behind it are notified: one of them may have it now."""
         self._refuse_reentry()
         with self._mutex:
             known = self._step_out(key, ticket)

@@ -11,7 +11,7 @@ restarts without its memory, and the nodes that are free then may be a majority 
 with a node whose clock jumps over the rest of a lease. Fences still tell the two apart, if the clocks of the nodes are
 not further apart than the time for which the node was away; so what is guarded stays right, and what is not can
 overlap. Either let nodes write before they answer (Redis: `appendonly yes`, `appendfsync always`), or let a node that
-lost its memory stay away for as long as the longest lease: then whatever it has forgotten has run out.
+lost its memory stay away for as long as the longest lease: then whatever it has forgotten has expired.
 Nor does it promise wake-ups (waiters poll) or fair queues.
 
 Why a fence of its own, and not none: Redlock gives none, because numbers of different nodes have no order. Raising the

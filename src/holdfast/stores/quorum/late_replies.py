@@ -92,7 +92,7 @@ class BusyKeys:
         self._asked_ns: dict[str, int] = {}  # key -> when it was busy first, or a majority was asked last; oldest first
 
     def due(self, key: str, now_ns: int) -> bool:
-        """A node says that the key is busy: whether to ask the others. Not the first time, and not again and again."""
+        """Whether to ask the other nodes too, when one answers *busy*. Not the first time, and not often."""
         with self._mutex:
             asked_ns = self._asked_ns.get(key)
             if asked_ns is not None and now_ns - asked_ns < RECHECK_NS:

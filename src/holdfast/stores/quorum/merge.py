@@ -42,7 +42,7 @@ def one_holding(seen: Sequence[Holding | None], nodes: int) -> Holding | None:
 def all_holdings(seen: Sequence[Sequence[Holding]], limit: int, nodes: int) -> list[Holding]:
     """What is known of many keys from the lists of these nodes, each sorted by key and cut at `limit`."""
     known = [{holding.key: holding for holding in each} for each in seen]
-    # Of the keys beyond the end of a list that was cut, its node has said nothing.
+    # Of the keys beyond the end of a list that was cut, its node has not answered.
     ends = [each[-1].key if 0 < limit <= len(each) else None for each in seen]
     shown: list[Holding] = []
     for key in sorted({key for each in known for key in each}):
@@ -69,7 +69,7 @@ def one_act(records: Sequence[AuditRecord], nodes: int) -> AuditRecord:
 
 
 def all_acts(logs: Mapping[int, Sequence[AuditRecord]], limit: int, nodes: int) -> list[AuditRecord]:
-    """The acts that the logs of the nodes tell of, newest first."""
+    """The acts in the audit logs of the nodes, newest first."""
     acts: list[dict[int, AuditRecord]] = []
     for node, record in _in_order(logs):
         act = _told_before(acts, node, record)
@@ -82,7 +82,7 @@ def all_acts(logs: Mapping[int, Sequence[AuditRecord]], limit: int, nodes: int) 
 
 
 def _told_before(acts: list[dict[int, AuditRecord]], node: int, record: AuditRecord) -> dict[int, AuditRecord] | None:
-    """The act that other nodes have told of and this is another view of, if there is one."""
+    """The act of which other nodes have a record and this is another view, if there is one."""
     for act in reversed(acts):
         first = next(iter(act.values()))
         if record.wall_ns - first.wall_ns > SAME_ACT_NS:

@@ -5,7 +5,7 @@ leaves its place in that order, so its reply is dropped and never given to anoth
 the connection breaks, calls that were written get `ConnectionBroken` (they may have taken effect), calls that were not
 get `Unavailable`. A connection that lets a deadline pass in silence is given up. Clock: the loop's.
 
-Cost: no timer per call. One timer per connection wakes at the earliest deadline and looks at all of them. No buffer per
+Cost: no timer per call. One timer per connection wakes at the earliest deadline and checks all of them. No buffer per
 read either: what arrives is received into room that the connection keeps.
 """
 
@@ -37,7 +37,7 @@ from holdfast.types import NS
 CONNECT_NS = 5 * NS  # a new connection may take so long
 TOGETHER_MAX = 128  # so many commands are written in one call: the server begins with them while we pack the next
 ROOM_BYTES = 16 * 1024  # received in one call: 128 short replies, or one record of TLS; more takes several turns
-SILENCE_NS = NS  # a connection past a deadline that has said nothing for so long is given up
+SILENCE_NS = NS  # a connection past a deadline that was silent for so long is closed
 
 # Transports inherited by a forked child. Closing them would unregister them from the parent's selector, and to forget
 # them would make their destructors complain; so they are kept, and never touched.
@@ -334,7 +334,7 @@ class Mux:
         return self._link
 
     async def close(self) -> None:
-        """Give the connection back. Calls under way get an error that says what is known about them."""
+        """Close the connection. Calls under way get an error that reports what is known about them."""
         self._check_home()
         opening, link = self._opening, self._link
         self._link = None

@@ -1,6 +1,6 @@
 """Wake-ups for tasks: one listening connection per loop, on which each waiter has a channel of its own.
 
-Promises: a subscription hears what was published to it after `open` returned, or is woken because it may have missed
+Promises: a subscription receives what was published to it after `open` returned, or is woken because it may have missed
 something: when the connection breaks, and again when it is back. Never raises from `wait`. A subscription serves one
 waiter after the other; only a few are kept while idle. Clock: the loop's.
 """
@@ -69,7 +69,7 @@ class AsyncioSubscriber:
         return subscription
 
     def _check_home(self) -> None:
-        """In another process or on another loop everything starts empty; the mux says when that is not allowed."""
+        """In another process or on another loop everything starts empty; the mux raises when that is not allowed."""
         home = (os.getpid(), asyncio.get_running_loop())
         if self._home != home:
             self._start()
@@ -154,7 +154,7 @@ class AsyncioSubscriber:
             self._again = None
 
     async def close(self) -> None:
-        """Give the connection back. Subscriptions that are still open hear nothing more, and poll."""
+        """Give the connection back. Subscriptions that are still open get no more hints, and poll."""
         self._check_home()
         again = self._again
         for subscription in self._subscriptions.values():

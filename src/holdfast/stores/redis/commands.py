@@ -33,7 +33,7 @@ class Driver(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back connections that are not in use."""
+        """Close idle connections."""
         ...
 
 

@@ -58,7 +58,7 @@ class ReplyReader:
 
     A list is made as long as its header says, and then waited for: a server that is none, or one gone mad, would take
     sixteen gigabytes with thirteen bytes. And hiredis knows RESP3 too, which is not requested here: its flags would
-    pass for numbers, and its tables can have keys that are no keys of Python. So headers are looked at beforehand.
+    pass for numbers, and its tables can have keys that are no keys of Python. So headers are checked beforehand.
     """
 
     __slots__ = ("_feed", "_head", "_skip", "gets", "has_data")

@@ -92,7 +92,7 @@ class RedisStore:
         return f"<RedisStore at {self._address}>"
 
     async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
-        """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
+        """See `ports.Store.acquire`. A request without a ticket ignores the queue of those with one."""
         deadline = self._driver.deadline(timeout_ns)
         lock, head = self._lock(ask.key), self._head(ask)
         watch = self._watches.get(lock)

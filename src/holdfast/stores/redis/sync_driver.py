@@ -43,7 +43,7 @@ from holdfast.types import MS, NS
 POOL_MAX = 64
 _CHUNK = 8192
 _TURN_S = 0.1
-_DOUBT_NS = NS  # a connection that was idle for longer is looked at before it is trusted with a request
+_DOUBT_NS = NS  # a connection that was idle for longer is checked before it is used for a request
 
 
 class Connection:

@@ -4,8 +4,8 @@ A listener thread shared by all waiters would cost a hand-over between threads (
 threads that wait for one key only one gets past the local mutex, so subscriptions are few. They are bounded all the
 same: beyond the bound a waiter is deaf and polls, which every waiter must be able to do anyway.
 
-Promises: a subscription hears what was published to it after `open` returned, or wakes its waiter because it may have
-missed something. Never raises from `wait`: a hint is not worth an error. A subscription is made once for each
+Promises: a subscription receives what was published to it after `open` returned, or wakes its waiter because it may
+have missed something. Never raises from `wait`: a hint is not worth an error. A subscription is made once for each
 connection, and serves one waiter after the other. Clock: monotonic.
 """
 

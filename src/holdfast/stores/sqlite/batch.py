@@ -124,7 +124,7 @@ class LeaseBatch:
                 if is_busy(error):
                     raise  # the owner of the transaction tries again
                 raise translated(error, self._leases.file.path) from error
-            except UnicodeDecodeError as error:  # what SQLite says of a damaged file may quote the damage
+            except UnicodeDecodeError as error:  # SQLite's message about a damaged file may quote the damage
                 raise damaged(self._leases.file.path) from error
 
         return told

@@ -67,7 +67,7 @@ class SqliteFile:
         _files[id(self)] = self
 
     def run(self, work: Work[T], timeout_ns: int) -> T:
-        """Do the work on the connection. It may be called again from its start, after SQLite said that it was busy.
+        """Do the work on the connection. It may be called again from its start, after SQLite reported that it was busy.
 
         The work is one statement, or opens its own transaction with BEGIN IMMEDIATE and commits it; what it leaves
         open is rolled back.
@@ -86,7 +86,7 @@ class SqliteFile:
                     if not is_busy(error):
                         self._close()  # whatever it was, the next call begins with a good connection
                         raise translated(error, self.path) from error
-                except UnicodeDecodeError as error:  # what SQLite says of a damaged file may quote the damage
+                except UnicodeDecodeError as error:  # SQLite's message about a damaged file may quote the damage
                     self._close()
                     raise damaged(self.path) from error
             now = time.monotonic_ns()
@@ -160,7 +160,7 @@ class SqliteFile:
             raise Misconfigured(f"{self.path} cannot use WAL mode (it stays in {mode} mode); put it on a local disk")
         # NORMAL lets the last commits before a power failure be lost, never the file's consistency. That is enough
         # here: a power failure ends every holder on this machine as well, so a lost grant has no holder, a lost
-        # release runs out, and the fence does not go back because its floor is the wall clock. FULL costs an fsync per
+        # release expires, and the fence does not go back because its floor is the wall clock. FULL costs an fsync per
         # commit, and is for those whose wall clock may go back over the power failure.
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         # The journals that statements need to undo themselves stay off the disk.

@@ -1,9 +1,9 @@
 """Who this process is, on which boot of which machine: what it takes to say for certain that another one is dead.
 
-Promises: `Host.gone` says True only on proof. A process is proven dead when it ran under our boot, our pid namespace
+Promises: `Host.gone` is True only on proof. A process is proven dead when it ran under our boot, our pid namespace
 and our time namespace, and its pid is now free, a zombie, or another process's (another start time). The start time is
 what the kernel reports on the boot-time clock of its reader, so another time namespace reads another one of the
-very same process. Whatever cannot be read, or comes from elsewhere, counts as alive. `Host.rebooted` says True only for
+very same process. Whatever cannot be read, or comes from elsewhere, counts as alive. `Host.rebooted` is True only for
 an earlier boot of this very machine.
 
 Clock: none is read here; a `Host.clock` names the boot-time clock that other readings belong to. Linux only in this
@@ -20,7 +20,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-_DEAD_STATES = "ZXx"  # zombie, dead: it runs no instruction any more, only its parent has not looked yet
+_DEAD_STATES = "ZXx"  # zombie, dead: it runs no instruction any more, only its parent has not reaped it yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Promises: exclusion and fences as the port says, between all threads and processes on one machine that open the same
 file. A step that raises `Unavailable` or `Misconfigured` has changed nothing.
 
-Clock: the boot-time clock of this machine; `sqlite_judge` says what that means for rows of other boots and machines.
+Clock: the boot-time clock of this machine; `liveness` decides about rows of other boots and machines.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SWEEPS: Final = (sql("sweep_tickets"), sql("sweep_listeners"))
 # expired, no caller waits for more than these, which take milliseconds. More are read than granted, so it keeps up.
 _SWEEP_ROWS: Final = 2_048
 _SWEEP_EVERY: Final = 1_024  # grants
-_SWEEP_SOON: Final = 32  # grants, while most of what is looked at has run out
+_SWEEP_SOON: Final = 32  # grants, while most of the leases that are read have expired
 _LAST: Final = "\U0010ffff"  # sorts after every character that a key may hold
 
 Parameters: TypeAlias = dict[str, Any]
@@ -63,7 +63,7 @@ def digest(secret: str) -> str:
 
 
 class LeaseTable:
-    """Every step on the file. Addresses that a step returns are those of waiters who should be told."""
+    """Every step on the file. A step returns the addresses of the waiters to notify."""
 
     def __init__(self, file: SqliteFile, clock: Clock) -> None:
         self.file = file
@@ -150,7 +150,7 @@ class LeaseTable:
 
     def _renew(self, connection: sqlite3.Connection, hashed: Sequence[tuple[str, str, int]]) -> list[bool | None]:
         connection.execute("BEGIN IMMEDIATE")
-        now = self.judge.now()  # after the wait for the write lock: what ran out meanwhile is not renewed
+        now = self.judge.now()  # after the wait for the write lock: a lease that expired meanwhile is not renewed
         clock, process = self.judge.host.clock, self.judge.host.process
         batch = [
             (at(now.boot, ttl_ns), at(now.wall, ttl_ns), clock, process, key, token, clock, now.boot, now.wall)
@@ -222,12 +222,12 @@ class LeaseTable:
     # What operators ask.
 
     def inspect(self, key: str, timeout_ns: int) -> Holding | None:
-        """Tell who holds the key."""
+        """Return the holder of the key."""
         found = self._holdings(key, key + "\0", 1, timeout_ns)
         return found[0] if found else None
 
     def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str) -> list[Holding]:
-        """Tell who holds the keys that begin with a prefix and sort behind another."""
+        """Return the holders of the keys that begin with a prefix and sort after another."""
         return self._holdings(max(prefix, after + "\0") if after else prefix, prefix + _LAST, limit, timeout_ns)
 
     def _holdings(self, first: str, last: str, limit: int, timeout_ns: int) -> list[Holding]:

@@ -1,9 +1,9 @@
 """Who is still alive in the file: leases and tickets, judged by the clock and the process they were written under.
 
 Clock: expiry is read on the boot-time clock of this machine: it counts suspend, no step of the wall clock touches it,
-and all processes read the same one. Each row says which clock it was written under (see `host_identity.Host`). A row of
-an earlier boot of this machine is dead, for no process survives a reboot. A row of another machine is judged by the
-wall clock, as well as the two wall clocks agree; so is everything on hosts that cannot tell one boot from another
+and all processes read the same one. Each row names the clock under which it was written (see `host_identity.Host`). A
+row of an earlier boot of this machine is dead, for no process survives a reboot. A row of another machine is judged by
+the wall clock, as well as the two wall clocks agree; so is everything on hosts that cannot tell one boot from another
 (macOS). A row whose process is proven dead is dead immediately.
 """
 

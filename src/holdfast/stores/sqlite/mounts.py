@@ -1,7 +1,7 @@
-"""On what kind of file system a file lies, as far as the kernel says.
+"""On what kind of file system a file lies, as far as the kernel reports it.
 
 Promises: `is_shared` is True for file systems that several machines are known to reach. Does not promise to
-know them all; where the kernel says nothing (no `/proc`), nothing is known.
+know them all; where the kernel reports nothing (no `/proc`), nothing is known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The waiters in the file: who wants a hint when a key may be free, and where they listen.
 
 Promises: what was registered before a release committed is seen by that release. Does not promise that a hint arrives;
-see `sqlite_wakeups`. Clock: the wall clock, for forgetting those who have not said for long that they still wait; hints
+see `sqlite_wakeups`. Clock: the wall clock, for the expiry of registrations; hints
 are not worth more.
 
 Hints across processes without polling: a datagram to one waiter when a key may be free.
@@ -114,7 +114,7 @@ class SocketNotifier:
                 # the waiter would be woken in vain.
                 os.sched_yield()
                 break
-            # Else its queue is full: it does not look at its hints, so another one should get this one.
+            # Else its queue is full: it does not read its hints, so another waiter should get this one.
         return dead
 
     def _out(self) -> HintSender:

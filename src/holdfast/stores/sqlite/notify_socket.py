@@ -1,8 +1,9 @@
 """Datagrams between the processes of one user on one host: what carries hints for leases and for the plane.
 
 Promises: a name cannot be guessed, leaves no file behind, and is forgotten by the kernel with its process. A listener
-returns only datagrams of its own user and of root: the kernel says whose each one is, and others are dropped unread. A
-process of another user that sends anyway costs a bounded amount of work: after such a datagram a listener reads nothing
+returns only datagrams of its own user and of root: the kernel reports the owner of each, and others are dropped unread.
+A process of another user that sends anyway costs a bounded amount of work: after such a datagram a listener reads
+nothing
 for `PAUSE_S`. Sending never blocks.
 
 Does not promise that a datagram arrives: the queue of a listener is short, and other users can fill it. Callers wait

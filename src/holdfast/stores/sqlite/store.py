@@ -43,7 +43,7 @@ class SqliteColor(Protocol):
         ...
 
     async def run(self, work: Callable[[int], T], timeout_ns: int) -> T:
-        """Do one step, which is told what is left of its time."""
+        """Do one step, which gets the rest of its time limit."""
         ...
 
     async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> Watch:
@@ -51,7 +51,7 @@ class SqliteColor(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back threads and sockets."""
+        """Close threads and sockets."""
         ...
 
 
@@ -107,7 +107,7 @@ class SqliteStore:
         return self.leases.file.synchronous != "full" or (carrier is not None and carrier.durable)
 
     async def acquire(self, ask: AcquireRequest, timeout_ns: int) -> Grant | Busy:
-        """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
+        """See `ports.Store.acquire`. A request without a ticket ignores the queue of those with one."""
         # A caller who listens at the key gets the grant and gives up its registration in one transaction.
         address = self._listening.get((self._color.caller(), ask.key), "") if self._listening else ""
         answer = await self._color.run(lambda left: self.leases.acquire(ask, left, address), timeout_ns)

@@ -1,7 +1,7 @@
 """The thread that does the blocking work of one event loop, one piece after the other, in the order it was asked for.
 
 Promises: a later call is ordered after an earlier one, also after one that was cancelled or timed out in mid-work, so
-that undoing an acquire cannot overtake it. What was cancelled or ran out of time while it was still queued is not done
+that undoing an acquire cannot overtake it. A call that was cancelled or timed out while it was still queued is not done
 at all. The loop is never blocked, and is woken once for all answers that are ready.
 
 Clock: the monotonic clock, for time limits only.

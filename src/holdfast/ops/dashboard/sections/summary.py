@@ -139,7 +139,7 @@ def _second(limits: Limits) -> tuple[Panel, ...]:
         ),
         _stat(
             "Workers stuck",
-            "Functions that were told to stop and still run. They keep their slot until they end; only a restart of "
+            "Functions that were asked to stop and still run. They keep their slot until they end; only a restart of "
             "the worker helps.",
             total("worker_stuck"),
             Steps.rising(1),

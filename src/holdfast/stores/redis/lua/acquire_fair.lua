@@ -12,7 +12,7 @@
 -- ticket is used up by the grant. Both queue keys expire by themselves, one second after their last ticket.
 -- Listeners are in the order of the tickets, so that a release wakes the head. A waiter that finds the key free and is
 -- not the head (it was woken in the head's stead, or dropped a dead head) passes the hint on to the head only.
--- Does not promise anything against askers without a ticket: they do not look at the queue.
+-- Does not promise anything against askers without a ticket: they ignore the queue.
 -- Ticket times are the server's clock. Needs what acquire needs, and ZADD ZRANK ZREM ZRANGE ZSCORE ZRANGEBYSCORE
 -- ZREMRANGEBYSCORE PUBLISH.
 local listener = ARGV[6]

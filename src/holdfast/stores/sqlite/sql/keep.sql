@@ -1,6 +1,6 @@
--- Contract: compare, and let the key run out at `:expires_ns`, or when it would have anyway, whichever is sooner. Until
+-- Contract: compare, and let the key expire at `:expires_ns`, or when it would have anyway, whichever is sooner. Until
 -- then it matches no token, and outlives the process that had it. Returns addresses as `release.sql` does (waiters
--- learn the new time when they ask again); no row: not ours, or it had run out.
+-- learn the new time when they ask again); no row: not ours, or it had expired.
 UPDATE holdfast_lease SET
     token = '',
     process = '',

@@ -1,5 +1,6 @@
--- Contract: compare and delete. Returns what was deleted (so that the caller can tell a lease that had run out) and the
--- addresses of a few waiters, the process of the head of a fair queue first, the longest waiting next; no row: not ours.
+-- Contract: compare and delete. Returns what was deleted (so that the caller can detect an expired lease) and the
+-- addresses of a few waiters, the process of the head of a fair queue first, the longest waiting next; no row: not
+-- ours.
 DELETE FROM holdfast_lease WHERE key = :key AND token = :token
 RETURNING clock, expires_ns, expires_wall_ns, (
     SELECT group_concat(address, ' ') FROM (

@@ -1,3 +1,3 @@
--- Contract: removes at most `:most` waiters that have not said for long that they still wait.
+-- Contract: removes at most `:most` waiters whose registration has expired.
 DELETE FROM holdfast_listener
 WHERE id IN (SELECT id FROM holdfast_listener WHERE expires_wall_ns <= :wall_ns LIMIT :most)
