@@ -21,13 +21,12 @@ and nothing is asserted about speed. With a test runner, make one case per check
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.conformance import concurrency, crashes, rules, values
 from holdfast.guards.conformance.adapter import AsyncSubject, Factory, Subject
-from holdfast.guards.conformance.checks import Check, Violation
+from holdfast.guards.conformance.checks import Check, Nonconforming, Violation
 from holdfast.guards.conformance.environment import GuardWorld, world_of
 from holdfast.guards.conformance.subprocesses import check_picklable
 
@@ -51,15 +50,6 @@ CHECKS: tuple[Check, ...] = (
     *concurrency.chapter.checks,
     *crashes.chapter.checks,
 )
-
-
-class Nonconforming(AssertionError):
-    """A guard broke its contract; the text lists every sentence that does not hold, and what was seen instead."""
-
-    def __init__(self, broken: Sequence[tuple[str, BaseException]]) -> None:
-        lines = [f"- {name}\n  {type(error).__name__}: {error}" for name, error in broken]
-        super().__init__("\n".join([f"{len(broken)} sentences of the contract do not hold:", *lines]))
-        self.broken = list(broken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ which is an `AssertionError`: any test runner shows it, and none is needed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,7 +20,16 @@ Body: TypeAlias = "Callable[[GuardWorld], Awaitable[None]]"
 
 
 class Violation(AssertionError):
-    """The guard broke its contract; the text shows what was seen instead."""
+    """A guard or a store broke its contract; the text shows what was seen instead."""
+
+
+class Nonconforming(AssertionError):
+    """A guard or a store broke its contract; the text lists every broken sentence, and what was seen instead."""
+
+    def __init__(self, broken: Sequence[tuple[str, BaseException]]) -> None:
+        lines = [f"- {name}\n  {type(error).__name__}: {error}" for name, error in broken]
+        super().__init__("\n".join([f"{len(broken)} sentences of the contract do not hold:", *lines]))
+        self.broken = list(broken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,27 +98,7 @@ class BlockingGuardWorld(GuardWorld):
 
     async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Run each job in a thread of its own; all start together."""
-        results: dict[int, T] = {}
-        errors: list[BaseException] = []
-        start = threading.Barrier(len(jobs))
-
-        def work(number: int, job: Coroutine[Any, Any, T]) -> None:
-            try:
-                start.wait()
-                results[number] = run_now(job)
-            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
-                errors.append(error)
-
-        threads = [threading.Thread(target=work, args=item, daemon=True) for item in enumerate(jobs)]
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + self.patience_s
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-            expect(not thread.is_alive(), f"a call did not come back within {self.patience_s:g} s")
-        if errors:
-            raise errors[0]
-        return [results[number] for number in range(len(jobs))]
+        return in_threads(jobs, self.patience_s)
 
 
 class AsyncioGuardWorld(GuardWorld):
@@ -136,11 +116,45 @@ class AsyncioGuardWorld(GuardWorld):
 
     async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Run each job as a task."""
+        return await in_tasks(jobs, self.patience_s)
+
+
+def in_threads(
+    jobs: Sequence[Coroutine[Any, Any, T]], patience_s: float, ended: Callable[[], None] = lambda: None
+) -> list[T]:
+    """Run each job in a thread of its own; all start together. `ended` is called at the end of each."""
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(jobs))
+
+    def work(number: int, job: Coroutine[Any, Any, T]) -> None:
         try:
-            async with asyncio.timeout(self.patience_s):
-                return list(await asyncio.gather(*jobs))
-        except TimeoutError as error:
-            raise Violation(f"a call did not come back within {self.patience_s:g} s") from error
+            start.wait()
+            results[number] = run_now(job)
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+            errors.append(error)
+        finally:
+            ended()
+
+    threads = [threading.Thread(target=work, args=item, daemon=True) for item in enumerate(jobs)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + patience_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        expect(not thread.is_alive(), f"a call did not come back within {patience_s:g} s")
+    if errors:
+        raise errors[0]
+    return [results[number] for number in range(len(jobs))]
+
+
+async def in_tasks(jobs: Sequence[Coroutine[Any, Any, T]], patience_s: float) -> list[T]:
+    """Run each job as a task."""
+    try:
+        async with asyncio.timeout(patience_s):
+            return list(await asyncio.gather(*jobs))
+    except TimeoutError as error:
+        raise Violation(f"a call did not come back within {patience_s:g} s") from error
 
 
 def world_of(factory: Factory, *, asynchronous: bool, **settings: Any) -> GuardWorld:

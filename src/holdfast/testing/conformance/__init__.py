@@ -17,7 +17,7 @@ asserts that something happened quickly. With a test runner, make one case per c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from holdfast.core.ports import Capabilities, Store
 from holdfast.testing.conformance import batch as checks_many
 from holdfast.testing.conformance import expiry, failures, fences, inspection, ownership, waiting
 from holdfast.testing.conformance import names as checks_names
-from holdfast.testing.conformance.check import Check, Claim, Unproven, Violation
+from holdfast.testing.conformance.check import Check, Claim, Nonconforming, Unproven, Violation
 from holdfast.testing.conformance.environment import AsyncioWorld, BlockingWorld, World
 
 __all__ = [
@@ -55,15 +55,6 @@ CHECKS: tuple[Check, ...] = (
     *checks_names.chapter.checks,
     *failures.chapter.checks,
 )
-
-
-class Nonconforming(AssertionError):
-    """A store broke its contract; the text lists every sentence that does not hold, and what was seen instead."""
-
-    def __init__(self, broken: Sequence[tuple[str, BaseException]]) -> None:
-        lines = [f"- {name}\n  {type(error).__name__}: {error}" for name, error in broken]
-        super().__init__("\n".join([f"{len(broken)} sentences of the contract do not hold:", *lines]))
-        self.broken = list(broken)
 
 
 @dataclass(frozen=True, slots=True)

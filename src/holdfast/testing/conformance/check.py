@@ -13,16 +13,25 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.core.ports import Capabilities
+from holdfast.guards.conformance.checks import Nonconforming, Violation, expect
 from holdfast.types import Guarantee
+
+__all__ = [
+    "Check",
+    "Claim",
+    "Nonconforming",
+    "StoreChapter",
+    "Unproven",
+    "Violation",
+    "expect",
+    "expect_equal",
+    "expect_no_token",
+]
 
 if TYPE_CHECKING:
     from holdfast.testing.conformance.environment import World
 
 Body: TypeAlias = "Callable[[World], Awaitable[None]]"
-
-
-class Violation(AssertionError):
-    """The store broke its contract; the text says which sentence, and what was seen instead."""
 
 
 class Unproven(Exception):
@@ -83,16 +92,9 @@ class StoreChapter:
         return enter
 
 
-def expect(condition: object, text: str) -> None:
-    """Raise `Violation` with the text unless the condition holds."""
-    if not condition:
-        raise Violation(text)
-
-
 def expect_equal(seen: object, wanted: object, what: str) -> None:
     """Raise `Violation` that shows both values unless they are equal."""
-    if seen != wanted:
-        raise Violation(f"{what}: expected {wanted!r}, saw {seen!r}")
+    expect(seen == wanted, f"{what}: expected {wanted!r}, saw {seen!r}")
 
 
 def expect_no_token(shown: object, token: str, where: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.ports import Store
+from holdfast.guards.conformance.environment import in_tasks, in_threads
 from holdfast.runtime.run_sync import run_now
 from holdfast.testing.conformance.check import Unproven, Violation, expect
 from holdfast.types import MS, NS, AcquireRequest, Busy, Grant
@@ -210,7 +211,7 @@ class BlockingWorld(World):
         self._sleep = sleep or (lambda ns: time.sleep(ns / NS))
         self._now = now or time.monotonic_ns
         self._replaced = sleep is not None
-        self._company: _Sleepers | None = None
+        self._sleepers: _Sleepers | None = None
 
     def drive(self, job: Coroutine[Any, Any, T]) -> T:
         """Run a job here and now. One that suspends was given an asyncio store, and raises."""
@@ -218,42 +219,22 @@ class BlockingWorld(World):
 
     async def sleep(self, ns: int) -> None:
         """Block for a while."""
-        company = self._company
-        (self._sleep if company is None else company.sleep)(ns)
+        sleepers = self._sleepers
+        (self._sleep if sleepers is None else sleepers.sleep)(ns)
 
     def now_ns(self) -> int:
         """Read the clock on which time passes here."""
         return self._now()
 
     async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Run each job in a thread of its own; all begin together."""
-        results: dict[int, T] = {}
-        errors: list[BaseException] = []
-        start = threading.Barrier(len(jobs))
-        company = self._company = _Sleepers(len(jobs), self._sleep, self._now) if self._replaced else None
-
-        def work(number: int, job: Coroutine[Any, Any, T]) -> None:
-            try:
-                start.wait()
-                results[number] = run_now(job)
-            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
-                errors.append(error)
-            finally:
-                if company is not None:
-                    company.leave()
-
-        threads = [threading.Thread(target=work, args=item, daemon=True) for item in enumerate(jobs)]
-        for thread in threads:
-            thread.start()
+        """Run each job in a thread of its own; all start together."""
+        if not self._replaced:
+            return in_threads(jobs, self.patience_ns / NS)
+        sleepers = self._sleepers = _Sleepers(len(jobs), self._sleep, self._now)
         try:
-            for thread in threads:
-                thread.join(self.patience_ns / NS)
-                expect(not thread.is_alive(), "a call did not come back")
+            return in_threads(jobs, self.patience_ns / NS, sleepers.leave)
         finally:
-            self._company = None
-        if errors:
-            raise errors[0]
-        return [results[number] for number in range(len(jobs))]
+            self._sleepers = None
 
     async def interrupt(self, job: Coroutine[Any, Any, object], steps: int) -> None:
         """Finish the job: blocking code cannot be cancelled."""
@@ -277,11 +258,7 @@ class AsyncioWorld(World):
 
     async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Run each job as a task."""
-        try:
-            async with asyncio.timeout(self.patience_ns / NS):
-                return list(await asyncio.gather(*jobs))
-        except TimeoutError as error:
-            raise Violation("a call did not come back") from error
+        return await in_tasks(jobs, self.patience_ns / NS)
 
     async def interrupt(self, job: Coroutine[Any, Any, object], steps: int) -> None:
         """Cancel the job after so many turns of the loop, and wait until it is gone."""
