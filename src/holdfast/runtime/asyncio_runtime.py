@@ -264,4 +264,4 @@ async def _finish(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception as error:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
-        say(_log, logging.WARNING, "clean-up failed; the key will expire by itself", error)
+        say(_log, logging.WARNING, "clean-up failed; the key will expire", error)
