@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -60,8 +61,15 @@ def tree(root: Path) -> Tree | None:
     digest = hashlib.sha256(differences)
     names = sorted(name for name in added.split(b"\0") if name)
     for name in names:
-        digest.update(b"\0" + name + b"\0" + (root / name.decode(errors="surrogateescape")).read_bytes())
+        digest.update(b"\0" + name + b"\0" + _content(root / os.fsdecode(name)))
     return Tree(commit.decode().strip(), digest.hexdigest() if differences or names else "")
+
+
+def _content(path: Path) -> bytes:
+    """The content of an untracked file, or the target of a link. A folder is a nested clone: its name counts."""
+    if path.is_symlink():
+        return os.fsencode(path.readlink())
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _git(root: Path, *command: str) -> bytes | None:

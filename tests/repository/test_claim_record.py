@@ -120,6 +120,21 @@ def test_a_run_that_broke_off_records_nothing(clone: Path, monkeypatch: pytest.M
     assert run_results.of_this_tree(clone)[0] is None
 
 
+def test_untracked_links_and_clones_are_part_of_the_state(clone: Path) -> None:
+    states = [run_results.tree(clone)]
+    (clone / "link").symlink_to(clone / "tests", target_is_directory=True)
+    states.append(run_results.tree(clone))
+    (clone / "link").unlink()
+    (clone / "link").symlink_to(clone / "elsewhere")
+    states.append(run_results.tree(clone))
+    (clone / "nested").mkdir()
+    git(clone / "nested", "init", "--quiet")
+    (clone / "nested" / "file.py").write_text("")
+    states.append(run_results.tree(clone))
+    assert None not in states
+    assert len(set(states)) == len(states)
+
+
 def test_a_record_is_of_one_state_of_the_files(clone: Path) -> None:
     assert "(clean tree)" in run_pytest(clone).stdout
     (clone / "added.py").write_text("more = 1\n")
