@@ -188,13 +188,15 @@ from holdfast.guards.redis import GuardedKeys
 from holdfast.guards.records import FenceRecord
 from holdfast.guards.redis_records import RedisRecord
 
-strict = GuardedKeys(redis.Redis(), key="lock:{key}")
-lenient = GuardedKeys(redis.Redis(), allow_degraded=True)
+blocking: redis.Redis = redis.Redis()  # declared, because a call has no type in redis-py 6.0
+awaiting: redis.asyncio.Redis = redis.asyncio.Redis()
+strict = GuardedKeys(blocking, key="lock:{key}")
+lenient = GuardedKeys(blocking, allow_degraded=True)
 cluster = GuardedKeys(redis.RedisCluster("127.0.0.1"), prefix="fence:")
-GuardedKeys(redis.asyncio.Redis())  # error
-GuardedKeys(redis.Redis(), prefixx="fence:")  # error
-record: FenceRecord = RedisRecord(redis.Redis())
-other: FenceRecord = RedisRecord(redis.asyncio.Redis())
+GuardedKeys(awaiting)  # error
+GuardedKeys(blocking, prefixx="fence:")  # error
+record: FenceRecord = RedisRecord(blocking)
+other: FenceRecord = RedisRecord(awaiting)
 
 
 def right(lease: holdfast.Lease, awaited: aio.Lease, fence: CarriedFence, weak: holdfast.DegradedLease) -> None:
@@ -217,11 +219,11 @@ def wrong(lease: holdfast.Lease, weak: holdfast.DegradedLease, maybe: holdfast.L
 
 
 async def colour(lease: aio.Lease, weak: aio.DegradedLease) -> None:
-    keys = AioKeys(redis.asyncio.Redis())
+    keys = AioKeys(awaiting)
     await keys.set(lease, "k", "x")
     await keys.set(weak, "k", "x")  # error
-    await AioKeys(redis.asyncio.Redis(), allow_degraded=True).set(weak, "k", "x")
-    AioKeys(redis.Redis())  # error
+    await AioKeys(awaiting, allow_degraded=True).set(weak, "k", "x")
+    AioKeys(blocking)  # error
     async with keys.section(lease, "k") as entry:
         await entry.hset({"a": 1})
 
