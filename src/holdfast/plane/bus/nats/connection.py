@@ -173,7 +173,9 @@ class NatsConnection:
                     reconnected_cb=self._is_back,
                 )
         except BaseException as error:
-            await client.close()
+            # nats-py before 2.15 raises here where there was no connection; the reason of the caller is `error`.
+            with contextlib.suppress(Exception):
+                await client.close()
             if isinstance(error, nats.errors.Error | OSError | TimeoutError):
                 found = translated(self._reason(error), self.shown)
                 if isinstance(found, Timeout):  # nothing was asked for yet

@@ -77,6 +77,9 @@ class NatsAcks:
                 names.append(name)
                 self._waiting[name] = batch, at
                 try:
+                    # nats-py before 2.15 may send it, and then the server closes the connection.
+                    if each.subject.split() != [each.subject]:
+                        raise nats.errors.BadSubjectError
                     await client.publish(each.subject, each.data, f"{self._prefix}.{name}", dict(each.headers))
                 except (nats.errors.Error, OSError) as error:
                     batch.answered(at, error)
