@@ -27,7 +27,7 @@ from holdfast.web.routes import jobs as routes_jobs
 from holdfast.web.routes import policy as routes_policy
 from holdfast.web.routes import runs as routes_runs
 from holdfast.web.schemas.plane import ProblemShown
-from holdfast.web.status_cache import Board
+from holdfast.web.status_cache import StatusCache
 
 PREFIX: Final = "/api/v1"
 API_VERSION: Final = "1"
@@ -54,7 +54,7 @@ def create_app(
     process_health = process_health or ProcessHealth(service)
     app = _routed(docs=docs)
     app.state.service = service
-    app.state.board = Board(service)
+    app.state.board = StatusCache(service)
     health.install(app, process_health, access, rates=rates, jobs=True)
     return app
 

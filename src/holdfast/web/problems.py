@@ -33,7 +33,7 @@ from holdfast.plane.service.service import NotAllowed
 from holdfast.plane.service.workflows import RunNotFinished
 from holdfast.plane.workflows.core.problems import BadWorkflow, dotted
 from holdfast.plane.workflows.run_quotas import TooManyRuns
-from holdfast.web.schemas.hints import A_NAME, Wanted
+from holdfast.web.schemas.hints import A_NAME, FieldHints
 
 INVALID: Final = 422
 """The request is invalid. 400 is for requests that cannot be read at all."""
@@ -83,7 +83,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ProblemRule:
     """The response to one kind of error. Without `detail`: the text of the error."""
 
     status: int
@@ -94,31 +94,31 @@ class Rule:
 _UNREACHED: Final = "a store of the plane cannot be reached now; nothing was done"
 _UNKNOWN: Final = "a store of the plane did not answer in time; the operation may have been done: check, or repeat it"
 
-TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
-    errors.BadInput: Rule(INVALID, "invalid"),
-    errors.BadExpression: Rule(INVALID, "bad-expression"),
-    errors.ExpressionFailed: Rule(INVALID, "expression-failed"),
-    NotAllowed: Rule(403, "not-allowed"),
-    errors.RowMissing: Rule(404, "not-found"),
-    errors.RowExists: Rule(409, "exists"),
-    errors.LockBusy: Rule(409, "lock-busy"),
-    errors.NotOwner: Rule(409, "lock-not-owned"),
-    InvalidTransition: Rule(409, "invalid-transition"),
-    ApprovalConflict: Rule(409, "approval-conflict"),
-    SelfApproval: Rule(403, "self-approval-denied"),
-    RunNotFinished: Rule(409, "not-over"),
-    TooManyRuns: Rule(429, "too-many-runs"),
-    PolicyConflict: Rule(409, "policy-moved"),
-    errors.FencedOut: Rule(412, "fenced-out"),
-    errors.NotEntered: Rule(412, "not-entered"),
-    errors.LeaseLost: Rule(503, "lease-lost", "the plane lost a lease while doing this; try again"),
-    errors.PolicyDenied: Rule(503, "policy-denied", _UNREACHED),
-    errors.Timeout: Rule(503, "outcome-unknown", _UNKNOWN),
-    errors.Misconfigured: Rule(500, "misconfigured", "the plane is not configured for this"),
-    errors.BackendError: Rule(503, "unavailable", _UNREACHED),
-    errors.RetryLater: Rule(503, "retry-later", "this cannot be done now; try again"),
-    errors.Closed: Rule(503, CLOSING, "the plane is shutting down"),
-    errors.HoldfastError: Rule(500, "internal", "internal error"),
+TABLE: Final[Mapping[type[errors.HoldfastError], ProblemRule]] = {
+    errors.BadInput: ProblemRule(INVALID, "invalid"),
+    errors.BadExpression: ProblemRule(INVALID, "bad-expression"),
+    errors.ExpressionFailed: ProblemRule(INVALID, "expression-failed"),
+    NotAllowed: ProblemRule(403, "not-allowed"),
+    errors.RowMissing: ProblemRule(404, "not-found"),
+    errors.RowExists: ProblemRule(409, "exists"),
+    errors.LockBusy: ProblemRule(409, "lock-busy"),
+    errors.NotOwner: ProblemRule(409, "lock-not-owned"),
+    InvalidTransition: ProblemRule(409, "invalid-transition"),
+    ApprovalConflict: ProblemRule(409, "approval-conflict"),
+    SelfApproval: ProblemRule(403, "self-approval-denied"),
+    RunNotFinished: ProblemRule(409, "not-over"),
+    TooManyRuns: ProblemRule(429, "too-many-runs"),
+    PolicyConflict: ProblemRule(409, "policy-moved"),
+    errors.FencedOut: ProblemRule(412, "fenced-out"),
+    errors.NotEntered: ProblemRule(412, "not-entered"),
+    errors.LeaseLost: ProblemRule(503, "lease-lost", "the plane lost a lease while doing this; try again"),
+    errors.PolicyDenied: ProblemRule(503, "policy-denied", _UNREACHED),
+    errors.Timeout: ProblemRule(503, "outcome-unknown", _UNKNOWN),
+    errors.Misconfigured: ProblemRule(500, "misconfigured", "the plane is not configured for this"),
+    errors.BackendError: ProblemRule(503, "unavailable", _UNREACHED),
+    errors.RetryLater: ProblemRule(503, "retry-later", "this cannot be done now; try again"),
+    errors.Closed: ProblemRule(503, CLOSING, "the plane is shutting down"),
+    errors.HoldfastError: ProblemRule(500, "internal", "internal error"),
 }
 
 # Errors of the framework.
@@ -158,7 +158,7 @@ def problem_of(error: errors.HoldfastError) -> Problem:
     return Problem(rule.status, rule.code, str(error) if rule.detail is None else rule.detail, members, headers)
 
 
-def _retry_after(error: errors.HoldfastError, rule: Rule) -> float | None:
+def _retry_after(error: errors.HoldfastError, rule: ProblemRule) -> float | None:
     if isinstance(error, errors.RetryLater):
         return error.delay
     if isinstance(error, errors.LockBusy | TooManyRuns):
@@ -166,7 +166,7 @@ def _retry_after(error: errors.HoldfastError, rule: Rule) -> float | None:
     return errors.BackendError.retry_after if rule.status == 503 else None
 
 
-def invalid(found: Sequence[Mapping[str, Any]], wanted: Wanted) -> Problem:
+def invalid(found: Sequence[Mapping[str, Any]], wanted: FieldHints) -> Problem:
     """The response to a request that does not fit its description. Names the fields, and repeats no value."""
     said = [
         {"field": _field(each["loc"]), "problem": str(each["msg"]), "fix": wanted.fix(each["type"], each["loc"])}
@@ -221,7 +221,7 @@ def install(app: FastAPI) -> None:
     async def validation(request: Request, error: Exception) -> Response:
         if not isinstance(error, RequestValidationError):
             raise error
-        return invalid(error.errors(), Wanted(request.app.openapi(), _known(request)[request.method])).response(
+        return invalid(error.errors(), FieldHints(request.app.openapi(), _known(request)[request.method])).response(
             request_id_of(request)
         )
 

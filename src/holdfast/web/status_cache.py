@@ -3,7 +3,7 @@
 Promises: the plane is read at most once each `interval`, however many clients observe it, and not at all without
 observers. Clients of one tenant share the data of that tenant, and all clients share the rest. Counting every job takes
 at most a fiftieth of the time, and no client waits for it. A store that does not answer is reported within
-`PATIENCE_S`, and the other data is shown. The first waiting client reads for the others; if it disconnects, the next
+`TIMEOUT_S`, and the other data is shown. The first waiting client reads for the others; if it disconnects, the next
 one does. So nothing has to be started or stopped, and a server that shuts down waits for one read at most.
 
 Clock: the event loop's, for the interval; the plane's wall clock, for the data.
@@ -26,7 +26,7 @@ from holdfast.plane.locks.registry import Scope
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service, StoredDocument, WorkerStatus
 from holdfast.plane.service.status import LETTERS, JobCounts, StatusEntry
-from holdfast.web.schemas.jobs import Told, moment
+from holdfast.web.schemas.jobs import ResponseBody, moment
 from holdfast.web.schemas.status import (
     EndsShown,
     JobLine,
@@ -40,10 +40,10 @@ from holdfast.web.schemas.status import (
 )
 
 T = TypeVar("T")
-L = TypeVar("L", bound=Told)
+L = TypeVar("L", bound=ResponseBody)
 
 INTERVAL_S: Final = 1.0
-PATIENCE_S: Final = 2.0
+TIMEOUT_S: Final = 2.0
 COUNTING_SHARE: Final = 50
 COUNTING_S: Final = 120.0
 LOCKS: Final = 200
@@ -53,7 +53,7 @@ _STEADY: Final = timedelta(milliseconds=300)
 _log: Final = logging.getLogger("holdfast.web")
 
 
-class _Kept(Generic[T]):
+class _Shared(Generic[T]):
     """A value that one client reads for all, at most once each `rest` seconds."""
 
     def __init__(self, read: Callable[[], Awaitable[T]], rest: float) -> None:
@@ -85,7 +85,7 @@ class _Count:
         if self._taking is None and asyncio.get_running_loop().time() >= self._again:
             self._taking = asyncio.create_task(self._take(), name="count jobs")
         if self._taking is not None:
-            await asyncio.wait((self._taking,), timeout=PATIENCE_S if self._last is None else self._rest / 2)
+            await asyncio.wait((self._taking,), timeout=TIMEOUT_S if self._last is None else self._rest / 2)
         return self._last
 
     async def _take(self) -> None:
@@ -118,7 +118,7 @@ class _Jobs:
     letters: Sequence[LetterOutline]
 
 
-class Board:
+class StatusCache:
     """The status of one plane for all observers."""
 
     def __init__(self, service: Service, *, interval: float | None = None) -> None:
@@ -126,7 +126,7 @@ class Board:
         self.interval = interval = interval or INTERVAL_S
         self.readings = 0  # number of reads
         # A little less than the interval, so that a client on time finds it due.
-        self._components = _Kept(self._read_ground, 0.9 * interval)
+        self._components = _Shared(self._read_components, 0.9 * interval)
         self._tally = _Count(self._read_tally, 0.9 * interval)
         self._views: dict[str | None, _View] = {}
         families = service.parts.families.values()
@@ -183,9 +183,9 @@ class Board:
 
     async def _read_tally(self) -> JobCounts | None:
         self.readings += 1
-        return await _tried(self.service.tally(), patience=COUNTING_S)
+        return await _tried(self.service.tally(), timeout=COUNTING_S)
 
-    async def _read_ground(self) -> _Components:
+    async def _read_components(self) -> _Components:
         self.readings += 1
         service = self.service
         asking = asyncio.gather(*(self._answer(part) for part in CHECKED))
@@ -206,7 +206,7 @@ class Board:
     async def _answer(self, part: str) -> str:
         """`ok`, or the problem of a component."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await self.service.check(part)
                 if part == DATABASE and (refusal := await self.service.writability.refusal()) is not None:
                     return refusal.shown
@@ -220,7 +220,7 @@ class Board:
 class _View:
     """The view of one tenant, or of all: the last status and its difference to the one before."""
 
-    def __init__(self, board: Board, caller: Caller) -> None:
+    def __init__(self, board: StatusCache, caller: Caller) -> None:
         self._board = board
         self._caller = caller
         self._lock = asyncio.Lock()
@@ -295,10 +295,10 @@ def _same(before: LockLine | None, now: LockLine) -> LockLine:
     return before if near and before == now.model_copy(update={"expires_at": before.expires_at}) else now
 
 
-async def _tried(reading: Awaitable[T], *, patience: float = PATIENCE_S) -> T | None:
+async def _tried(reading: Awaitable[T], *, timeout: float = TIMEOUT_S) -> T | None:
     """The result, or None: `parts` names the failing store, and missing sections are not shown."""
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout):
             return await reading
     except RowMissing:
         return None

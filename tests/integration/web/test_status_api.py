@@ -14,7 +14,7 @@ from holdfast.plane.locks.registry import RECONCILER, WORKER_JOB
 from holdfast.plane.model.records import Heartbeat
 from holdfast.web import static_files
 from holdfast.web import status_cache as boards
-from holdfast.web.status_cache import LOCKS, Board
+from holdfast.web.status_cache import LOCKS, StatusCache
 from support.harness.web import Stage
 
 pytestmark = pytest.mark.asyncio
@@ -38,9 +38,9 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "INTERVAL_S", 0.2)
 
 
-def board(web: Stage) -> Board:
+def board(web: Stage) -> StatusCache:
     found = web.app.state.board
-    assert isinstance(found, Board)
+    assert isinstance(found, StatusCache)
     return found
 
 

@@ -10,7 +10,7 @@ from holdfast.web.middleware.auth import Role
 from holdfast.web.middleware.authorization import Asking, needs
 from holdfast.web.middleware.json_body import JsonRoute
 from holdfast.web.schemas.status import StatusFilter, StatusShown
-from holdfast.web.status_cache import Board
+from holdfast.web.status_cache import StatusCache
 
 router = APIRouter(tags=["status"], route_class=JsonRoute)
 
@@ -31,6 +31,6 @@ async def status(request: Request, caller: Asking, which: Annotated[StatusFilter
     tenant see only its jobs, and no locks.
     """
     board = request.app.state.board
-    if not isinstance(board, Board):
+    if not isinstance(board, StatusCache):
         raise TypeError("the application was not made by create_app")
     return Response(await board.status(caller, which.after), headers=_HEADERS, media_type="application/json")

@@ -10,13 +10,24 @@ from pydantic import Field, StringConstraints
 from holdfast.plane.approvals.rows import ApprovalOutline, outline_of_approval
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus
 from holdfast.plane.approvals.service import NOTE_CHARS_MAX, REVISION_MAX, DecisionResult
-from holdfast.web.schemas.jobs import AS_WHOLE, Asked, Cursor, Filter, Given, Label, Limit, StateName, Told, moment
+from holdfast.web.schemas.jobs import (
+    AS_WHOLE,
+    Cursor,
+    Given,
+    Label,
+    Limit,
+    QueryFilter,
+    RequestBody,
+    ResponseBody,
+    StateName,
+    moment,
+)
 
 Line: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=NOTE_CHARS_MAX)]
 ApprovalStatusName: TypeAlias = Annotated[ApprovalStatus, Field(description="The status of an approval.")]
 
 
-class ApprovalFilter(Filter):
+class ApprovalFilter(QueryFilter):
     """Which approvals, and which page of them."""
 
     status: Literal["waiting", "approved", "rejected", "lapsed", "all"] = "waiting"
@@ -25,7 +36,7 @@ class ApprovalFilter(Filter):
     limit: Limit = 100
 
 
-class Decide(Asked):
+class Decide(RequestBody):
     """A decision."""
 
     note: Line = ""
@@ -34,7 +45,7 @@ class Decide(Asked):
     )
 
 
-class ApprovalOutlineShown(Told):
+class ApprovalOutlineShown(ResponseBody):
     """An approval in a list: with the beginning of its message."""
 
     job: str
@@ -72,7 +83,7 @@ class ApprovalShown(ApprovalOutlineShown):
         return cls(**_outline(outline_of_approval(approval)), message=approval.message)
 
 
-class ApprovalPage(Told):
+class ApprovalPage(ResponseBody):
     """A page of approvals: open ones, oldest first; others, newest first."""
 
     items: list[ApprovalOutlineShown]

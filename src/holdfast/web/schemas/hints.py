@@ -37,7 +37,7 @@ A_NAME: Final = "[key]"
 """Last part of a position in the framework's errors if a name is invalid, and not its value."""
 
 
-class Wanted:
+class FieldHints:
     """The accepted fields of one operation."""
 
     def __init__(self, document: Schema, operation: Schema) -> None:

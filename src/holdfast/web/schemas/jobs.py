@@ -102,19 +102,19 @@ ModeName: TypeAlias = Literal["shared", "exclusive"]
 StateName: TypeAlias = Annotated[JobState, Field(description="The state of a job.")]
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """Base of request bodies."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Filter(BaseModel):
+class QueryFilter(BaseModel):
     """Base of query parameters."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Told(BaseModel):
+class ResponseBody(BaseModel):
     """Base of response bodies."""
 
     model_config = ConfigDict(frozen=True)
@@ -123,7 +123,7 @@ class Told(BaseModel):
 # Jobs.
 
 
-class SubmitJob(Asked):
+class SubmitJob(RequestBody):
     """A job to submit."""
 
     topic: Label
@@ -161,13 +161,13 @@ class SubmitJob(Asked):
         )
 
 
-class CancelJob(Asked):
+class CancelJob(RequestBody):
     """The reason for a cancellation."""
 
     reason: Annotated[str, StringConstraints(pattern=r"^[ -~]+$", max_length=REASON_CHARS_MAX)] = "cancelled on request"
 
 
-class JobFilter(Filter):
+class JobFilter(QueryFilter):
     """Which jobs, and which page of them."""
 
     state: Given[StateName] = None
@@ -177,7 +177,7 @@ class JobFilter(Filter):
     limit: Limit = 100
 
 
-class JobOutlineShown(Told):
+class JobOutlineShown(ResponseBody):
     """A job in a list: without payload and result."""
 
     id: str
@@ -210,7 +210,7 @@ class JobOutlineShown(Told):
         return cls(**_outline(job))
 
 
-class ProgressShown(Told):
+class ProgressShown(ResponseBody):
     """The last progress report of a job's function."""
 
     attempt: int
@@ -224,7 +224,7 @@ class ProgressShown(Told):
         return cls(attempt=progress.attempt, at=moment(progress.at_ns), fraction=progress.fraction, note=progress.note)
 
 
-class WaitingShown(Told):
+class WaitingShown(ResponseBody):
     """Why a job waits."""
 
     code: WaitCode = Field(description="For programs.")
@@ -250,14 +250,14 @@ class JobShown(JobOutlineShown):
         return cls(**_outline(job), payload=job.payload, result=job.result, progress=shown, waiting=why)
 
 
-class JobPage(Told):
+class JobPage(ResponseBody):
     """A page of jobs, newest first."""
 
     items: list[JobOutlineShown]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
-class EventShown(Told):
+class EventShown(ResponseBody):
     """One entry in the history of a job."""
 
     version: int
@@ -284,7 +284,7 @@ class EventShown(Told):
         )
 
 
-class EventList(Told):
+class EventList(ResponseBody):
     """The history of a job, oldest first."""
 
     items: list[EventShown]
@@ -293,7 +293,7 @@ class EventList(Told):
 # Dead letters.
 
 
-class LetterFilter(Filter):
+class LetterFilter(QueryFilter):
     """Which page of dead letters."""
 
     tenant: Given[Label] = Field(None, description="Only for callers who are not bound to a tenant.")
@@ -301,7 +301,7 @@ class LetterFilter(Filter):
     limit: Limit = 100
 
 
-class LetterOutlineShown(Told):
+class LetterOutlineShown(ResponseBody):
     """A dead letter in a list: without its body."""
 
     id: str
@@ -332,7 +332,7 @@ class LetterShown(LetterOutlineShown):
         return cls(**_letter_outline(letter), body=dict(letter.body))
 
 
-class LetterPage(Told):
+class LetterPage(ResponseBody):
     """A page of dead letters, newest first."""
 
     items: list[LetterOutlineShown]

@@ -10,10 +10,10 @@ from pydantic import Field, StringConstraints
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.quotas import SLOTS_MAX, Tenant
 from holdfast.plane.service.service import StoredDocument, WorkerStatus
-from holdfast.web.schemas.jobs import AS_WHOLE, Asked, Cursor, Filter, Given, Limit, Told, moment
+from holdfast.web.schemas.jobs import AS_WHOLE, Cursor, Given, Limit, QueryFilter, RequestBody, ResponseBody, moment
 
 
-class FieldProblem(Told):
+class FieldProblem(ResponseBody):
     """One invalid field."""
 
     field: str
@@ -21,7 +21,7 @@ class FieldProblem(Told):
     fix: str
 
 
-class ProblemShown(Told):
+class ProblemShown(ResponseBody):
     """An error (RFC 9457). `code` is for programs, `detail` for people."""
 
     type: str
@@ -44,7 +44,7 @@ class ProblemShown(Told):
 # Workers and the snapshot.
 
 
-class WorkerShown(Told):
+class WorkerShown(ResponseBody):
     """A worker, as it last described itself."""
 
     worker: str
@@ -76,13 +76,13 @@ class WorkerShown(Told):
         )
 
 
-class WorkerList(Told):
+class WorkerList(ResponseBody):
     """Every known worker, by name."""
 
     items: list[WorkerShown]
 
 
-class SnapshotShown(Told):
+class SnapshotShown(ResponseBody):
     """The last worker snapshot."""
 
     body: Any
@@ -99,7 +99,7 @@ class SnapshotShown(Told):
 # Locks of the plane.
 
 
-class LockFilter(Filter):
+class LockFilter(QueryFilter):
     """Which locks."""
 
     prefix: Annotated[str, StringConstraints(pattern=r"^[ -z|~]*$", max_length=400)] = ""
@@ -107,7 +107,7 @@ class LockFilter(Filter):
     limit: Limit = 100
 
 
-class LockShown(Told):
+class LockShown(ResponseBody):
     """A held lock, without its token."""
 
     key: str
@@ -132,14 +132,14 @@ class LockShown(Told):
         )
 
 
-class LockList(Told):
+class LockList(ResponseBody):
     """A page of the locks that are held now, by key."""
 
     items: list[LockShown]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
-class FamilyShown(Told):
+class FamilyShown(ResponseBody):
     """A kind of lock that the plane uses."""
 
     family: str
@@ -155,7 +155,7 @@ class FamilyShown(Told):
     used_by: str
 
 
-class Inventory(Told):
+class Inventory(ResponseBody):
     """Every kind of lock that the plane uses."""
 
     items: list[FamilyShown]
@@ -164,7 +164,7 @@ class Inventory(Told):
 # Tenants.
 
 
-class LimitTenant(Asked):
+class LimitTenant(RequestBody):
     """The limit of a tenant's jobs on workers."""
 
     slots: Annotated[int, Field(ge=0, le=SLOTS_MAX), AS_WHOLE] | None = Field(
@@ -172,7 +172,7 @@ class LimitTenant(Asked):
     )
 
 
-class TenantShown(Told):
+class TenantShown(ResponseBody):
     """A tenant."""
 
     tenant: str
@@ -189,13 +189,13 @@ class TenantShown(Told):
 # Health.
 
 
-class Alive(Told):
+class Alive(ResponseBody):
     """The process works."""
 
     status: str
 
 
-class Ready(Told):
+class Ready(ResponseBody):
     """Every needed component answers."""
 
     status: str

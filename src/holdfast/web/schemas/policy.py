@@ -12,7 +12,7 @@ from holdfast.plane.policy.model import ClassPolicy, JitterPolicy, PlaneExercise
 from holdfast.plane.policy.store import HISTORY_PAGE_MAX, REASON_CHARS_MAX
 from holdfast.plane.service.policy import ClassReport, PolicyReport
 from holdfast.types import NS
-from holdfast.web.schemas.jobs import AS_WHOLE, IN_DIGITS, Asked, Filter, Label, Told, moment
+from holdfast.web.schemas.jobs import AS_WHOLE, IN_DIGITS, Label, QueryFilter, RequestBody, ResponseBody, moment
 
 REVISION_MAX: Final = 2**53 - 1  # larger numbers are not exact in every JSON parser
 
@@ -21,7 +21,7 @@ Reason: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*[!-~][ -~]
 Revision: TypeAlias = Annotated[int, Field(ge=0, le=REVISION_MAX), AS_WHOLE]
 
 
-class SwitchPolicy(Asked):
+class SwitchPolicy(RequestBody):
     """The mode of a risk class when the lease store fails."""
 
     risk: Label
@@ -30,7 +30,7 @@ class SwitchPolicy(Asked):
     expect: Revision | None = Field(None, description="Only if the class still has this revision; 0: it was never set.")
 
 
-class SwitchJitter(Asked):
+class SwitchJitter(RequestBody):
     """The variation of the delay of busy retries."""
 
     seconds: Annotated[float, Field(ge=0, le=BUSY_JITTER_MAX_NS / NS)] = Field(
@@ -42,7 +42,7 @@ class SwitchJitter(Asked):
     )
 
 
-class HistoryFilter(Filter):
+class HistoryFilter(QueryFilter):
     """Which changes."""
 
     risk: Label | None = Field(None, description="Of this risk class; or `busy_jitter`.")
@@ -52,7 +52,7 @@ class HistoryFilter(Filter):
     )
 
 
-class StandingShown(Told):
+class StandingShown(ResponseBody):
     """The mode of a risk class, and the change that set it."""
 
     risk: str
@@ -93,7 +93,7 @@ class ClassShown(StandingShown):
         return cls(**_standing(each.standing), fallbacks=each.fallbacks, rate=each.rate, exercised=each.exercised)
 
 
-class DuplicatesShown(Told):
+class DuplicatesShown(ResponseBody):
     """Work that was done twice."""
 
     kind: str
@@ -101,7 +101,7 @@ class DuplicatesShown(Told):
     before: int = Field(description="In the window before it.")
 
 
-class ExerciseShown(Told):
+class ExerciseShown(ResponseBody):
     """An exercise of the fallback path."""
 
     family: str
@@ -128,7 +128,7 @@ class ExerciseShown(Told):
         )
 
 
-class JitterShown(Told):
+class JitterShown(ResponseBody):
     """The jitter of busy retries, and who switched it."""
 
     seconds: float
@@ -155,7 +155,7 @@ class JitterSwitched(JitterShown):
         return cls(**_standing(standing), changed=changed)
 
 
-class PolicyShown(Told):
+class PolicyShown(ResponseBody):
     """The error policy and its recent effects."""
 
     window: float = Field(description="Seconds of the counts.")
@@ -183,7 +183,7 @@ class PolicyShown(Told):
         )
 
 
-class ChangeShown(Told):
+class ChangeShown(ResponseBody):
     """One entry of the history."""
 
     revision: int
@@ -210,7 +210,7 @@ class ChangeShown(Told):
         )
 
 
-class ChangeList(Told):
+class ChangeList(ResponseBody):
     """Changes, newest first. For earlier ones, set `below` to the revision of the last one."""
 
     items: list[ChangeShown]

@@ -13,17 +13,17 @@ from holdfast.types import NS
 from holdfast.web.schemas.jobs import (
     AS_WHOLE,
     SEEN_PATTERN,
-    Asked,
     Cursor,
-    Filter,
     Given,
     Label,
     Limit,
     ModeName,
     Named,
     OwnToken,
+    QueryFilter,
+    RequestBody,
     Resource,
-    Told,
+    ResponseBody,
     Ttl,
     moment,
 )
@@ -33,7 +33,7 @@ _WHOLE_MAX = 2**53  # up to which JSON numbers are exact
 _NEXT = "The `cursor` of the next page; null: there is none."
 
 
-class AcquireResource(Asked):
+class AcquireResource(RequestBody):
     """A resource to acquire."""
 
     resource: Resource
@@ -47,7 +47,7 @@ class AcquireResource(Asked):
     tenant: Label | None = Field(None, description=_TENANT)
 
 
-class RenewResource(Asked):
+class RenewResource(RequestBody):
     """A held resource to renew."""
 
     resource: Resource
@@ -56,7 +56,7 @@ class RenewResource(Asked):
     tenant: Label | None = Field(None, description=_TENANT)
 
 
-class ReleaseResource(Asked):
+class ReleaseResource(RequestBody):
     """A held resource to release."""
 
     resource: Resource
@@ -64,7 +64,7 @@ class ReleaseResource(Asked):
     tenant: Label | None = Field(None, description=_TENANT)
 
 
-class ResourceFilter(Filter):
+class ResourceFilter(QueryFilter):
     """Which resources, and which page of their holders."""
 
     resource: Given[Resource] = None
@@ -73,7 +73,7 @@ class ResourceFilter(Filter):
     limit: Limit = 100
 
 
-class HolderShown(Told):
+class HolderShown(ResponseBody):
     """A holder of a resource, without its token."""
 
     tenant: str
@@ -109,14 +109,14 @@ class GrantShown(HolderShown):
         return cls(**HolderShown.of(grant.holder).model_dump(), token=grant.token)
 
 
-class HolderPage(Told):
+class HolderPage(ResponseBody):
     """A page of holders, by tenant, resource and grant."""
 
     items: list[HolderShown]
     next: str | None = Field(description=_NEXT)
 
 
-class ReleasedShown(Told):
+class ReleasedShown(ResponseBody):
     """The released holder."""
 
     released: HolderShown
@@ -125,7 +125,7 @@ class ReleasedShown(Told):
 # Forced releases.
 
 
-class BreakResource(Asked):
+class BreakResource(RequestBody):
     """A resource to release by force."""
 
     resource: Resource
@@ -138,7 +138,7 @@ class BreakResource(Asked):
     tenant: Label | None = Field(None, description=_TENANT)
 
 
-class BreakFilter(Filter):
+class BreakFilter(QueryFilter):
     """Which page of forced releases."""
 
     tenant: Given[Label] = Field(None, description=_TENANT)
@@ -146,7 +146,7 @@ class BreakFilter(Filter):
     limit: Limit = 100
 
 
-class BreakShown(Told):
+class BreakShown(ResponseBody):
     """A holder that was removed by force, by whom, and why."""
 
     at: datetime
@@ -173,13 +173,13 @@ class BreakShown(Told):
         )
 
 
-class BrokenShown(Told):
+class BrokenShown(ResponseBody):
     """The removed holders, in the order of their grants; empty: there were none."""
 
     broken: list[BreakShown]
 
 
-class BreakPage(Told):
+class BreakPage(ResponseBody):
     """A page of forced releases, newest first."""
 
     items: list[BreakShown]

@@ -16,17 +16,17 @@ from holdfast.plane.workflows.run_rows import RunEvent, RunOutline, outline_of_r
 from holdfast.web.schemas.jobs import (
     AS_WHOLE,
     IN_DIGITS,
-    Asked,
     Cursor,
-    Filter,
     Given,
     Key,
     Label,
     Labels,
     LabelText,
     Limit,
+    QueryFilter,
+    RequestBody,
+    ResponseBody,
     Seconds,
-    Told,
     moment,
 )
 
@@ -43,7 +43,7 @@ StepStatusName: TypeAlias = Annotated[StepStatus, Field(description="The status 
 # Workflows.
 
 
-class DefineWorkflow(Asked):
+class DefineWorkflow(RequestBody):
     """A workflow definition to store."""
 
     definition: dict[str, Any] = Field(
@@ -52,7 +52,7 @@ class DefineWorkflow(Asked):
     tenant: Label | None = Field(None, description="For one tenant; by default the caller's, or all tenants.")
 
 
-class WorkflowOutlineShown(Told):
+class WorkflowOutlineShown(ResponseBody):
     """A workflow in a list: without its definition."""
 
     name: str
@@ -82,7 +82,7 @@ class WorkflowShown(WorkflowOutlineShown):
         return cls(**_workflow_outline(kept.outline), definition=as_document(kept.workflow))
 
 
-class WorkflowFilter(Filter):
+class WorkflowFilter(QueryFilter):
     """Which definitions, and which page of them."""
 
     tenant: Given[Label] = Field(None, description="What this tenant sees; only for callers who are not bound to one.")
@@ -90,14 +90,14 @@ class WorkflowFilter(Filter):
     limit: Limit = 100
 
 
-class WorkflowPage(Told):
+class WorkflowPage(ResponseBody):
     """A page of the newest versions of workflows, by name."""
 
     items: list[WorkflowOutlineShown]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
-class VersionFilter(Filter):
+class VersionFilter(QueryFilter):
     """Which version of a definition, and whose."""
 
     version: Given[Annotated[int, Field(ge=1, le=VERSION_MAX), IN_DIGITS]] = Field(
@@ -109,7 +109,7 @@ class VersionFilter(Filter):
 # Runs.
 
 
-class StartRun(Asked):
+class StartRun(RequestBody):
     """A run to start."""
 
     workflow: Label
@@ -123,7 +123,7 @@ class StartRun(Asked):
     labels: Labels = Field(default_factory=dict)
 
 
-class RerunRun(Asked):
+class RerunRun(RequestBody):
     """Options of a re-run."""
 
     keep: bool = Field(
@@ -131,13 +131,13 @@ class RerunRun(Asked):
     )
 
 
-class CancelRun(Asked):
+class CancelRun(RequestBody):
     """The reason for a cancellation."""
 
     reason: Annotated[str, StringConstraints(pattern=r"^[ -~]+$", max_length=REASON_CHARS_MAX)] = "cancelled on request"
 
 
-class RunFilter(Filter):
+class RunFilter(QueryFilter):
     """Which runs, and which page of them."""
 
     status: Given[RunStatusName] = None
@@ -147,7 +147,7 @@ class RunFilter(Filter):
     limit: Limit = 100
 
 
-class StepShown(Told):
+class StepShown(ResponseBody):
     """A step of a run, or one item of a fan-out."""
 
     status: StepStatusName
@@ -178,7 +178,7 @@ class StepShown(Told):
         )
 
 
-class RunHead(Told):
+class RunHead(ResponseBody):
     """The common part of runs in lists and single runs."""
 
     id: str
@@ -229,21 +229,21 @@ class RunShown(RunHead):
         return cls(**_head(outline_of_run(stored)), input=run.input, output=run.output, steps=steps)
 
 
-class RunPage(Told):
+class RunPage(ResponseBody):
     """A page of runs, newest first."""
 
     items: list[RunLine]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
-class TimelineFilter(Filter):
+class TimelineFilter(QueryFilter):
     """Which page of a timeline."""
 
     cursor: Given[Cursor] = Field(None, description="The `next` of the page before.")
     limit: Limit = 500
 
 
-class TimelineShown(Told):
+class TimelineShown(ResponseBody):
     """One entry of a timeline."""
 
     version: int
@@ -270,7 +270,7 @@ class TimelineShown(Told):
         )
 
 
-class Timeline(Told):
+class Timeline(ResponseBody):
     """The history of a run, oldest first."""
 
     items: list[TimelineShown]

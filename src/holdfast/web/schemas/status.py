@@ -18,15 +18,15 @@ from holdfast.plane.locks.registry import LockFamily, Scope
 from holdfast.plane.service.service import StoredDocument, WorkerStatus
 from holdfast.plane.service.status import SPAN_NS, EndedJobs, StatusEntry
 from holdfast.types import NS
-from holdfast.web.schemas.jobs import Filter, Given, StateName, Told, moment
+from holdfast.web.schemas.jobs import Given, QueryFilter, ResponseBody, StateName, moment
 
-T = TypeVar("T", bound=Told)
+T = TypeVar("T", bound=ResponseBody)
 
 REASON_CHARS: Final = 200
 """The part of a reason in a line. The job, or the dead letter, has all of it."""
 
 
-class StatusFilter(Filter):
+class StatusFilter(QueryFilter):
     """The last status that the observer has."""
 
     after: Given[Annotated[str, StringConstraints(pattern=r"^[0-9a-z.]+$", max_length=64)]] = Field(
@@ -35,7 +35,7 @@ class StatusFilter(Filter):
     )
 
 
-class JobLine(Told):
+class JobLine(ResponseBody):
     """A job in a list."""
 
     id: str
@@ -78,7 +78,7 @@ class JobLine(Told):
         )
 
 
-class LetterLine(Told):
+class LetterLine(ResponseBody):
     """A dead letter in a list."""
 
     id: str
@@ -107,7 +107,7 @@ class LetterLine(Told):
         )
 
 
-class WorkerLine(Told):
+class WorkerLine(ResponseBody):
     """A worker in a list."""
 
     worker: str
@@ -135,7 +135,7 @@ class WorkerLine(Told):
         )
 
 
-class LockLine(Told):
+class LockLine(ResponseBody):
     """A lock in a list, without its token."""
 
     key: str
@@ -166,7 +166,7 @@ class LockLine(Told):
         )
 
 
-class SnapshotLine(Told):
+class SnapshotLine(ResponseBody):
     """The writer and the time of the worker snapshot."""
 
     writer: str
@@ -179,7 +179,7 @@ class SnapshotLine(Told):
         return cls(writer=document.writer, at=moment(document.at_ns), fence=document.fence)
 
 
-class EndsShown(Told):
+class EndsShown(ResponseBody):
     """The number of jobs that ended in each span of the last minutes, oldest first; the last span is incomplete."""
 
     span: float = Field(description="Seconds.")
@@ -198,21 +198,21 @@ class EndsShown(Told):
         )
 
 
-class Lines(Told, Generic[T]):
+class Lines(ResponseBody, Generic[T]):
     """Lines of a list: all, or new and changed ones."""
 
     items: list[T]
     gone: list[str] = Field(description="The names of removed lines.")
 
 
-class LoopShown(Told):
+class LoopShown(ResponseBody):
     """A background loop that one replica leads."""
 
     family: str
     key: str
 
 
-class StatusShown(Told):
+class StatusShown(ResponseBody):
     """The status of the plane, or its changes."""
 
     mark: str = Field(description="For `after`.")

@@ -35,7 +35,7 @@ from holdfast.plane.settings.settings import (
 )
 from holdfast.plane.workflows.builder import Flow
 from holdfast.plane.workflows.core.run import RunStatus
-from holdfast.web.status_cache import Board
+from holdfast.web.status_cache import StatusCache
 from support.fixtures.databases import until
 from support.fixtures.fleet import ON_SERVERS, skip_without_servers
 from support.fixtures.workers import Gate
@@ -143,7 +143,7 @@ async def test_every_key_of_a_running_plane_begins_with_the_word(places: Setting
         loops = {family.under("acme").key() for family in FAMILIES.values() if family.scope is Scope.LOOP}
         await until(lambda: all(each.detail["leader"] for each in plane.health() if "leader" in each.detail))
         assert loops <= {each.key for each in await components.locks.list("acme:")}
-        shown = await Board(components.service).read(ME)
+        shown = await StatusCache(components.service).read(ME)
         assert {each.key for each in shown.loops or ()} == loops
         assert shown.locks is not None
         assert job.id in {each.job for each in shown.locks.items}
