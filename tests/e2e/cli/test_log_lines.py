@@ -88,7 +88,7 @@ def test_nobody_waits_for_whoever_does_not_read_and_what_is_dropped_is_told(
         reading.set()
     told = [json.loads(line)["event"] for line in shown]
     assert told[0] == "the first"
-    assert "90 log lines were dropped, for nobody read standard error" in told
+    assert "90 log lines were dropped, because standard error was not read" in told
     assert told[-1] == "line 9"
 
 

@@ -17,8 +17,8 @@ this limit in their heartbeats; the sum is the number of slots that a pool has f
 A job keeps `JobQueue.TOPIC` while it is with workers, and these jobs are counted.
 
 Does not promise that the worker which receives a job has a free slot: workers take messages as they come, so one of
-several workers may receive two. It leaves the second to the others (`worker.slots`), and after a dozen deliveries it
-nacks the job, as without slots of topics (`scheduler.returned_jobs`). Jobs that were dispatched before their topic was
+several workers may receive two. It leaves the second to the others (`WorkerPool`), and after a dozen deliveries it
+returns the job, as without slots of topics (`ReturnedJobs`). Jobs that were dispatched before their topic was
 limited are not counted. A worker that died counts, with its slots, until its last heartbeat expires. Both end
 automatically; until then a worker without a free slot nacks what it receives.
 

@@ -12,7 +12,7 @@ the server sends it for half an ack wait is delivered again after the ack wait.
 
 A message that kills its consumer each time cannot be told here from one that was nacked often; it ends when it is
 too old. (The embedded bus can tell.) Attempts at jobs end sooner: their runs are counted in their own history, see
-`attempts`.
+`plane.worker.staleness`.
 
 Clock: the event loop's for signals and heartbeats, the server's for delays, the wall clock for the age of messages.
 """
