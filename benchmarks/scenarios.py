@@ -243,7 +243,7 @@ def _jobs() -> list[Scenario]:
     return [
         Scenario(
             "plane-jobs",
-            "jobs that do nothing, submitted at once, all done",
+            "jobs that do nothing, submitted together, all done",
             "jobs/s",
             entrants(jobs.throughput),
             1,

@@ -84,8 +84,8 @@ async def hand_over(payload: dict[str, Any]) -> str:
 def refund(payload: dict[str, Any], *, ctx: BlockingContext) -> dict[str, Any]:
     """Pay, once for each ticket.
 
-    A job may run twice: its worker was paused and another took over, or somebody has submitted it again. The lock of
-    the ticket lets one in at a time, and the section makes the books refuse whoever came before: its fence is older.
+    A job may run twice: its worker was paused and another took over, or a client has submitted it again. The lock of
+    the ticket admits one attempt at a time, and the section makes the books refuse earlier ones: their fence is older.
     """
     ticket = payload["ticket"]
     with (
@@ -113,7 +113,7 @@ def books() -> sqlite3.Connection:
         "CREATE TABLE IF NOT EXISTS refunds (ticket TEXT PRIMARY KEY, amount INTEGER NOT NULL, receipt TEXT NOT NULL)"
     )
     data.execute(made)
-    install(data, "refunds", id="ticket", trigger="strict")  # nobody else can write there either
+    install(data, "refunds", id="ticket", trigger="strict")  # all other writers are refused, too
     data.commit()
     return data
 
@@ -130,7 +130,7 @@ def _directory() -> Path:
 
 
 async def show(directory: Path) -> list[str]:
-    """Run it, then run the payment again, then let somebody write who was paused. What happened, in lines."""
+    """Run it, then run the payment again, then let a paused attempt write. Returns the events, in lines."""
     os.environ[PLACE] = str(directory)
     async with plane_at(directory, app) as components:
         stored, _ = await components.flows.start(ADA, "refund", {"ticket": "T-7"})
@@ -138,13 +138,13 @@ async def show(directory: Path) -> list[str]:
         done = await over(components, stored.run.id)
         lines = [f"asked: {message}", f"{done.run.status}: {done.run.output}"]
 
-        # Somebody submits the payment again. It runs, and finds that it was paid.
+        # A client submits the payment again. It runs, and finds that it was paid.
         again, _ = await components.service.submit(ADA, Submission("bank.refund", {"ticket": "T-7", "amount": 120}))
         lines.append(f"again: {(await ended(components, again.id)).result}")
 
-        # A small refund asks nobody.
+        # A small refund needs no approval.
         small, _ = await components.flows.start(ADA, "refund", {"ticket": "T-8"})
-        lines.append(f"{(await over(components, small.run.id)).run.status}: nobody was asked")
+        lines.append(f"{(await over(components, small.run.id)).run.status}: no approval was needed")
     lines.append(f"late: {await asyncio.to_thread(_write_late)}")
     with closing(books()) as data:
         paid = data.execute("SELECT ticket, amount FROM refunds ORDER BY ticket").fetchall()
@@ -152,7 +152,7 @@ async def show(directory: Path) -> list[str]:
 
 
 def _write_late() -> str:
-    """Somebody held the lock, was paused, and writes after the next one has been here."""
+    """A holder of the lock was paused, and writes after the next holder."""
     with holdfast.connect(_leases()) as locks, closing(books()) as data:
         with locks.lock("refund:T-7", ttl=30) as lease:
             paused: CarriedFence = carried(lease)

@@ -1,14 +1,14 @@
-"""A crawl that fans out: many pages at once, each tried again by itself, and no host asked by two at the same time.
+"""A crawl that fans out: many pages concurrently, each retried separately, and one request per host at a time.
 
     python -m examples.crawl
 
 Two rounds: the pages that the run was given, then those that they link to. Each page is a job of its own, so pages are
 spread over all workers, a page that fails is fetched again and no other, and a worker that dies costs one page. What
 keeps the crawl polite is a lock for each host, which all workers of all processes share: a host is asked for one page
-at a time, and the lock is kept for a while (`at_least`) even if the page came at once, so that a host is not asked more
+at a time, and the lock is kept for a while (`at_least`) even if the page came quickly, so that a host is not asked more
 often than that, though a hundred of its pages wait.
 
-The web is a stand-in that notices when it is asked for two pages of a host at once.
+The web is a stand-in that notices concurrent requests for two pages of a host.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ async def show(directory: Path) -> list[str]:
     return [
         f"{done.status}: {len(titles)} pages in {done.output['attempts']} attempts",
         *sorted(titles),
-        f"asked for two at once: {web.rude}",
+        f"concurrent requests to one host: {web.rude}",
     ]
 
 

@@ -46,7 +46,7 @@ class Replica:
     directory: Path
 
     def reconcile(self, night: str) -> str:
-        """Bring the orders in line with the bank's statement, unless that was done tonight. What became of it."""
+        """Correct the orders by the bank's statement, unless that was done tonight. Returns the outcome."""
         with (
             closing(books(self.directory)) as data,
             holdfast.connect(leases(self.directory)) as locks,
@@ -88,12 +88,12 @@ def make_books(directory: Path) -> None:
 
 
 def show(directory: Path) -> list[str]:
-    """Let three replicas wake up at once, and one that was paused in the middle come back. What happened, in lines."""
+    """Let three replicas wake up together, and a paused one continue late. Returns the events, in lines."""
     make_books(directory)
     replicas = [Replica(name, directory) for name in ("a", "b", "c")]
     with ThreadPoolExecutor(len(replicas)) as threads:
         told = threads.map(lambda each: each.reconcile("2026-03-01"), replicas)
-        lines = sorted(told, key=lambda line: line.partition(": ")[2])  # whoever did it is the last
+        lines = sorted(told, key=lambda line: line.partition(": ")[2])  # the replica that did the work is the last
     lines.append(f"late: {_write_late(directory, '2026-03-01')}")
     with closing(books(directory)) as data:
         done = data.execute("SELECT night, corrected FROM nights").fetchall()

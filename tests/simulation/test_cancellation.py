@@ -123,7 +123,7 @@ class Canceller:
                 asyncio.get_running_loop().call_soon(task.cancel)
 
 
-WAYS = ["at once", "twice", "as the answer arrives"]
+WAYS = ["immediately", "twice", "as the answer arrives"]
 
 
 async def check_one(world: SmallWorld, scenario: Scenario, contended: bool, way: str, point: int) -> bool:

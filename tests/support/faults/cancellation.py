@@ -23,7 +23,7 @@ from support.harness.small_world import Probe
 KEY = "job"
 POINTS_MAX = 80
 LIMIT_S = 20.0
-AT_ONCE, TWICE, WITH_THE_ANSWER = "at once", "twice", "as the answer arrives"
+AT_ONCE, TWICE, WITH_THE_ANSWER = "immediately", "twice", "as the answer arrives"
 WAYS = (AT_ONCE, TWICE, WITH_THE_ANSWER)
 
 Scenario = Callable[[aio.Locks], Coroutine[Any, Any, Any]]
