@@ -130,7 +130,7 @@ docs: $(STAMPS)/dev ## Write the generated pages again
 	@$(PY) tools/alerts.py --write
 	@$(PY) tools/dashboard.py --write
 	@$(PY) tools/runbooks.py --write
-	@$(PY) tools/zoo_page.py --write
+	@$(PY) tools/mutants_page.py --write
 	@$(PY) tools/example_pages.py --write
 	@$(PY) tools/threats.py --write
 	@$(PY) tools/track_record.py --write

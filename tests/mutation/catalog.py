@@ -1,4 +1,4 @@
-"""Every planted bug, house by house."""
+"""All mutants, in groups."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mutation import (
 )
 from mutation.mutant import Mutant
 
-HOUSES: Final[dict[str, tuple[Mutant, ...]]] = {
-    "Clients: taking, keeping, judging and giving back leases": tuple(mutants_leases.house.mutants),
-    "Stores and resources, in the simulator": tuple(mutants_stores.house.mutants),
-    "Redis and SQLite: scripts, statements, connections": tuple(mutants_servers.house.mutants),
-    "Guards: what compares fences in front of the data": tuple(mutants_guards.house.mutants),
-    "The plane: jobs, messages, and its door": tuple(mutants_plane.house.mutants),
-    "Operations: drills, alerts, runbooks and tuning": tuple(mutants_operations.house.mutants),
-    "Texts, times, delays and policies that callers and operators rely on": tuple(mutants_promises.house.mutants),
+GROUPS: Final[dict[str, tuple[Mutant, ...]]] = {
+    "Clients: acquire, renew, check and release leases": tuple(mutants_leases.group.mutants),
+    "Stores and resources, in the simulator": tuple(mutants_stores.group.mutants),
+    "Redis and SQLite: scripts, statements, connections": tuple(mutants_servers.group.mutants),
+    "Guards: what compares fences in front of the data": tuple(mutants_guards.group.mutants),
+    "The plane: jobs, messages and access": tuple(mutants_plane.group.mutants),
+    "Operations: drills, alerts, runbooks and tuning": tuple(mutants_operations.group.mutants),
+    "Texts, times, delays and policies that callers and operators rely on": tuple(mutants_promises.group.mutants),
 }
 
-ZOO: Final[tuple[Mutant, ...]] = tuple(mutant for house in HOUSES.values() for mutant in house)
+MUTANTS: Final[tuple[Mutant, ...]] = tuple(mutant for group in GROUPS.values() for mutant in group)

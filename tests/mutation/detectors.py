@@ -1,4 +1,4 @@
-"""Those who find planted bugs: simulated worlds, the conformance kits on real stores and guards, and ordinary tests."""
+"""Detectors of planted bugs: simulated worlds, the conformance kits on real stores and guards, and ordinary tests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Seed:
         """Whether one world shows it."""
         return any(each.rule in self.rules and self.text in each.text for each in run_seed(seed).violations)
 
-    def hunt(self, components: Components) -> None:
+    def detect(self, components: Components) -> None:
         """Try the best world, then the others."""
         for seed in dict.fromkeys((self.number, *range(SEEDS_MAX))):
             if self.finds(seed):
@@ -114,7 +114,7 @@ class Sentence:
         """Where the store is."""
         return f"sqlite:///{components.folder}/leases.db"
 
-    def hunt(self, components: Components) -> None:
+    def detect(self, components: Components) -> None:
         """Run the one check."""
         url = self.url(components)
         check = next(each for each in store_kit.CHECKS if each.name == self.name)
@@ -169,7 +169,7 @@ class GuardSentence:
         """Opens a resource."""
         return prepared(components.folder)
 
-    def hunt(self, components: Components) -> None:
+    def detect(self, components: Components) -> None:
         """Run the one check."""
         check = next(each for each in guard_kit.CHECKS if each.name == self.name)
         _expect(self.says, lambda: guard_kit.run_check(check, self.factory(components)))
@@ -223,7 +223,7 @@ class Test:
         """The assertion."""
         return f"`{self.at}`"
 
-    def hunt(self, components: Components) -> None:
+    def detect(self, components: Components) -> None:
         """Call it on a stage of its own."""
         # A task that an earlier hunt left behind logs its traceback when it is collected; on Python 3.11 that breaks
         # the parser if it happens in the middle of an import.

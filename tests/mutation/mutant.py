@@ -1,6 +1,6 @@
-"""What an exhibit of the zoo is: a bug that can be planted, whose bug it was, and who finds it.
+"""A mutant: a bug that can be planted, the project that had it, and the detector that finds it.
 
-A bug is planted with pytest's `monkeypatch`, so nothing of it is left behind. It counts as found only when the finder
+A bug is planted with pytest's `monkeypatch`, so nothing of it is left behind. It counts as found only when the detector
 fails for the reason that is declared with it: the rule, the sentence, or the assertion that must break.
 """
 
@@ -22,21 +22,21 @@ class Survived(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """Where a hunt takes place."""
+    """What a detector may use."""
 
-    folder: Path  # empty, and the hunt's own
+    folder: Path  # empty, and for this detector only
     redis_url: Callable[[], str]  # a real server; started when it is first asked for
     fixture: Callable[[str], Any]  # any other fixture of the suite, by its name
 
 
-class Finder(Protocol):
-    """Who finds a bug, and by which sign."""
+class Detector(Protocol):
+    """Finds a bug by a declared sign."""
 
     server: ClassVar[bool]  # whether it needs a real server
 
     @property
     def who(self) -> str:
-        """The finder, for the page."""
+        """The detector, for the page."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class Finder(Protocol):
         """The test, or check of a kit, that finds it, under the name with which it claims requirements."""
         ...
 
-    def hunt(self, components: Components) -> None:
+    def detect(self, components: Components) -> None:
         """Return if the planted bug shows by the declared sign; raise `Survived` if it does not."""
         ...
 
@@ -63,18 +63,18 @@ class Mutant:
     whose: str  # the project and the number of the report, or the mistake that many make
     where: str  # the module in which it is planted
     plant: Plant
-    finder: Finder
-    attacks: tuple[str, ...] = ()  # the requirements that it breaks, each claimed by the finder
+    detector: Detector
+    attacks: tuple[str, ...] = ()  # the requirements that it breaks, each claimed by the detector
 
 
-class House:
+class MutantGroup:
     """The mutants of one file, in the order in which they are written there."""
 
     def __init__(self) -> None:
         self.mutants: list[Mutant] = []
 
     def keep(
-        self, whose: str, *, where: str, found_by: Finder, attacks: tuple[str, ...] = ()
+        self, whose: str, *, where: str, found_by: Detector, attacks: tuple[str, ...] = ()
     ) -> Callable[[Plant], Plant]:
         """Enter a mutant. Its name is that of the function that plants it, and the docstring says what it does."""
 

@@ -12,10 +12,10 @@ from holdfast.guards.redis import scripts
 from holdfast.guards.redis.scripts import GuardScript
 from holdfast.guards.sql.statements import TableStatements
 from mutation.detectors import GuardSentence, RedisGuardSentence
-from mutation.mutant import House
+from mutation.mutant import MutantGroup
 
-house = House()
-keep = house.keep
+group = MutantGroup()
+keep = group.keep
 
 
 def rewrite(patch: pytest.MonkeyPatch, script: GuardScript, old: str, new: str) -> None:

@@ -24,10 +24,10 @@ from holdfast.runtime.renewer import Renewer
 from holdfast.testing.sim.environment.clock import SimEntropy
 from holdfast.types import Busy, Grant, Instant
 from mutation.detectors import Test, broken
-from mutation.mutant import House
+from mutation.mutant import MutantGroup
 
-house = House()
-keep = house.keep
+group = MutantGroup()
+keep = group.keep
 
 
 async def _nothing(*_: object) -> None:

@@ -21,11 +21,11 @@ from holdfast.ops.runbooks.evidence.plane import PendingFact
 from holdfast.plane.locks import registry as families
 from holdfast.stores.redis import store as redis_store
 from mutation.detectors import RedisTest, Test
-from mutation.mutant import House
+from mutation.mutant import MutantGroup
 from mutation.mutants_servers import rewrite
 
-house = House()
-keep = house.keep
+group = MutantGroup()
+keep = group.keep
 
 MANY = "many: a tool that looks away"
 

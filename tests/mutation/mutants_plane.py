@@ -46,10 +46,10 @@ from holdfast.types import NS
 from holdfast.web.middleware import auth
 from holdfast.web.middleware.auth import Access
 from mutation.detectors import RedisTest, Test
-from mutation.mutant import House
+from mutation.mutant import MutantGroup
 
-house = House()
-keep = house.keep
+group = MutantGroup()
+keep = group.keep
 
 
 @keep(

@@ -39,10 +39,10 @@ from holdfast.runtime.system import SystemEntropy
 from holdfast.stores.memory.table import MemoryTable
 from holdfast.types import MS, AcquireRequest, Busy, Grant
 from mutation.detectors import Test
-from mutation.mutant import House
+from mutation.mutant import MutantGroup
 
-house = House()
-keep = house.keep
+group = MutantGroup()
+keep = group.keep
 
 MANY = "many: a promise that is not kept"
 

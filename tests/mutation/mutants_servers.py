@@ -16,10 +16,10 @@ from holdfast.stores.redis.sync_driver import ConnectionPool
 from holdfast.stores.sqlite import lease_table
 from holdfast.types import AcquireRequest, Busy, Grant
 from mutation.detectors import RedisSentence, RedisTest, Sentence, Test
-from mutation.mutant import House
+from mutation.mutant import MutantGroup
 
-house = House()
-keep = house.keep
+group = MutantGroup()
+keep = group.keep
 
 
 def rewrite(patch: pytest.MonkeyPatch, script: RedisScript, *changes: tuple[str, str]) -> None:

@@ -15,10 +15,10 @@ from holdfast.testing.sim.environment.store import LeaseServer, SimStore
 from holdfast.testing.sim.worlds.resource import FencedResource
 from holdfast.types import AcquireRequest, Busy, Grant, Instant, Renewal
 from mutation.detectors import broken
-from mutation.mutant import House
+from mutation.mutant import MutantGroup
 
-house = House()
-keep = house.keep
+group = MutantGroup()
+keep = group.keep
 
 FOREVER_NS = 10**18
 

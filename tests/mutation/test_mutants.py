@@ -1,6 +1,6 @@
-"""The tests are tested themselves: each planted bug is found, by its finder, for the reason declared with it.
+"""The tests are tested themselves: each planted bug is found, by its detector, for the reason declared with it.
 
-Without the bugs the same finders find nothing: their worlds, sentences and tests are run by the rest of the suite.
+Without the bugs the same detectors find nothing: their worlds, sentences and tests are run by the rest of the suite.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ledger
-from mutation.catalog import ZOO
+from mutation.catalog import MUTANTS
 from mutation.mutant import Components, Mutant
 from support.servers.redis import RedisServer, redis_executables, start_redis
 
@@ -48,35 +48,35 @@ def components(request: pytest.FixtureRequest, tmp_path: Path) -> Components:
 @pytest.mark.parametrize(
     "mutant",
     [
-        pytest.param(each, id=each.name.replace(" ", "_"), marks=[pytest.mark.server] if each.finder.server else [])
-        for each in ZOO
+        pytest.param(each, id=each.name.replace(" ", "_"), marks=[pytest.mark.server] if each.detector.server else [])
+        for each in MUTANTS
     ],
 )
 def test_a_planted_bug_is_found(mutant: Mutant, components: Components, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)
-    mutant.finder.hunt(components)
+    mutant.detector.detect(components)
 
 
-def test_every_known_bug_of_a_peer_and_every_known_mistake_is_in_the_zoo() -> None:
-    whose = "\n".join(mutant.whose for mutant in ZOO)
+def test_every_known_bug_of_a_peer_and_every_known_mistake_has_a_mutant() -> None:
+    whose = "\n".join(mutant.whose for mutant in MUTANTS)
     assert [name for name in KNOWN if name not in whose] == []
-    assert len(ZOO) >= 25
+    assert len(MUTANTS) >= 25
 
 
-def test_what_a_mutant_attacks_is_claimed_by_its_finder() -> None:
+def test_what_a_mutant_attacks_is_claimed_by_its_detector() -> None:
     claimed = ledger.collect()
-    assert set(claimed) >= {each for mutant in ZOO for each in mutant.attacks}
+    assert set(claimed) >= {each for mutant in MUTANTS for each in mutant.attacks}
     wrong = [
-        f"{m.name}: {m.finder.claimant} does not claim {each}"
-        for m in ZOO
+        f"{m.name}: {m.detector.claimant} does not claim {each}"
+        for m in MUTANTS
         for each in m.attacks
-        if m.finder.claimant not in claimed[each]
+        if m.detector.claimant not in claimed[each]
     ]
     assert wrong == []
-    assert [each.attacks for each in ZOO if len(set(each.attacks)) < len(each.attacks)] == []
+    assert [each.attacks for each in MUTANTS if len(set(each.attacks)) < len(each.attacks)] == []
 
 
 def test_no_two_mutants_are_the_same_and_each_says_what_it_does() -> None:
-    assert len({mutant.name for mutant in ZOO}) == len(ZOO)
-    assert len({mutant.mistake for mutant in ZOO}) == len(ZOO)
-    assert all(mutant.mistake.endswith(".") and mutant.whose and mutant.where for mutant in ZOO)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({mutant.mistake for mutant in MUTANTS}) == len(MUTANTS)
+    assert all(mutant.mistake.endswith(".") and mutant.whose and mutant.where for mutant in MUTANTS)

@@ -303,11 +303,11 @@ def test_each_requirement_is_printed_in_full_with_its_status_and_what_was_not_ru
 
 
 def test_mutants_name_the_requirements_that_they_attack(repository: Path) -> None:
-    zoo = repository / "tests" / "mutation"
-    zoo.mkdir()
+    folder = repository / "tests" / "mutation"
+    folder.mkdir()
     planted = '@keep("many", where="x.py", found_by=it, attacks=({}))\ndef a_lock_that_is_none(patch): ...\n'
-    (zoo / "mutants_leases.py").write_text(planted.format("'R1',"))
+    (folder / "mutants_leases.py").write_text(planted.format("'R1',"))
     assert ledger.mutants() == {"R1": ["a lock that is none"], "R2": []}
-    (zoo / "mutants_leases.py").write_text(planted.format("'R3',"))
+    (folder / "mutants_leases.py").write_text(planted.format("'R3',"))
     with pytest.raises(BadMarker, match="a lock that is none names R3"):
         ledger.mutants()

@@ -23,7 +23,7 @@ BUSY_SEEDS, BUSY_CHUNK, BUSY_LOOKED_AT = (
     420,
     20,
     40,
-)  # the zoo hunts among the first of these (tests/mutation/detectors.py)
+)  # the mutants are searched in the first of these (tests/mutation/detectors.py)
 LONG_SEEDS, LONG_CHUNK = 80, 3
 LOCK_HOURS_MIN = 1000
 LONG = Profile.LONG
