@@ -1,7 +1,7 @@
-"""Many locks on asyncio, taken and given back in one request each. What is got is a lease like any other.
+"""Many locks on asyncio, acquired in one request and released in one request. Each lease is like any other.
 
-For whoever has many short pieces of work at once, each under a lock of its own: the plane. The locks are free or busy;
-nobody waits here. `takes_many` says whether the store can do it.
+The plane uses this for many short jobs, each under its own lock. A lock is free or busy; no caller waits here.
+`takes_many` returns whether the store can do it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def named(lock: Lock[Lease], name: str) -> Lock[Lease]:
 
 
 def on_loss(leases: Sequence[Lease], act: Callable[[], None]) -> Callable[[], None]:
-    """Have something done on this event loop when one of some leases is lost, each time; at once if one is.
+    """Call `act` on this event loop for each of some leases that is lost; immediately for those lost already.
 
-    Call the answer to call it off, which need not be done for leases that have ended.
+    The returned function unsubscribes, which is not needed for leases that have ended.
     """
     loop, thread_id = running_loop(), threading.get_ident()
 
@@ -56,7 +56,7 @@ def on_loss(leases: Sequence[Lease], act: Callable[[], None]) -> Callable[[], No
 
 
 async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease | Busy]:
-    """Take each lock that is free, and say who has the others. Raises what the store does: then none was taken.
+    """Acquire each lock that is free, and return the holders of the others. After a store error, none is acquired.
 
     The names must differ.
     """
@@ -64,7 +64,7 @@ async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease
     store = _many(locks)
     specs = [locks._owned(each._spec) for each in wanted]  # noqa: SLF001 - as above
     if any(spec.fair or spec.risk is not None or spec.timing.at_least_ns for spec in specs):
-        raise BadInput("locks", "one is fair, has a risk class or is kept for a while", "take it by itself")
+        raise BadInput("locks", "one is fair, has a risk class or is kept for a while", "acquire it alone")
     entries = [ports.runtime.mutexes.entry(spec.key) for spec in specs]
     answers: list[AcquireResult | Busy] = []
     lease_records: list[LeaseRecord | Busy] = []
@@ -72,7 +72,7 @@ async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease
         answers = await many.attempt(ports, store, specs, entries)
         for spec, answer in zip(specs, answers, strict=True):
             lease_records.append(answer if isinstance(answer, Busy) else manager.take(spec, answer))
-    except BaseException:  # interrupted on the way: nobody gets what was got
+    except BaseException:  # interrupted: the caller gets none of them
         for lease_record in lease_records:
             if isinstance(lease_record, LeaseRecord):
                 lease_record.end(Event.RELEASED)
@@ -95,9 +95,9 @@ def _kept(locks: Locks, lease_record: LeaseRecord) -> Lease:
 
 
 async def taken_along(locks: Locks, lock: Lock[Lease], grant: Grant, sent: Instant) -> Lease | None:
-    """The lease that a transaction of somebody else's has got for us, which is over. None: we cannot use it.
+    """The lease of a grant that a finished transaction of another component acquired. None: unusable, and released.
 
-    `sent` was before that transaction asked.
+    `sent` was read before that transaction asked.
     """
     ports, manager, spec = locks.ports, locks.manager, locks._owned(lock._spec)  # noqa: SLF001 - as above
     entry = ports.runtime.mutexes.entry(spec.key)
@@ -114,9 +114,9 @@ async def taken_along(locks: Locks, lock: Lock[Lease], grant: Grant, sent: Insta
 
 
 async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | None]:
-    """Give them back, as the end of an `async with` does. For each: None, or the error that says that it was lost.
+    """Release them, as the end of an `async with` does. For each: None, or the error of its loss.
 
-    One that was lost is not touched, for it may be somebody else's by now; and a store that does not answer is a
+    A lost lease is not touched, because the key may have another holder by now. A store that does not answer causes a
     warning.
     """
     # What follows is the end of leases, and locks and leases are one implementation: hence the private names.
@@ -142,7 +142,7 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
 
 
 def momentary(locks: Locks, model: Lock[Lease], answers: Sequence[tuple[str, int | Busy]], began: Instant) -> None:
-    """Note locks like `model` that were had for the length of a transaction, and those that were not; see `flows`."""
+    """Note locks like `model` that a transaction acquired, and those that were busy; see `flows.batch`."""
     many.momentary(locks.ports, locks._owned(model._spec), answers, began)  # noqa: SLF001 - as above
 
 

@@ -1,4 +1,4 @@
-"""Where locks come from on asyncio: one `Locks` per store and event loop, shared by all its tasks."""
+"""`connect` and `Locks` on asyncio: one `Locks` per store and event loop, shared by all its tasks."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Locks(AnyLocks):
 
     @property
     def runtime(self) -> LoopRuntime:
-        """What binds this `Locks` to its event loop: the one that is running when it is first used."""
+        """The runtime of the event loop of this `Locks`: the one that is running when it is first used."""
         return self._bind()[0]
 
     @property
     def ports(self) -> Ports:
-        """What flows need, on that loop."""
+        """The ports of flows on that loop."""
         return self._bind()[1]
 
     def _bind(self) -> tuple[LoopRuntime, Ports]:
@@ -102,7 +102,7 @@ class Locks(AnyLocks):
         return await self._take(name, ttl, family)
 
     async def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
-        """A lease that is left to run out."""
+        """Acquire a lease that is left to expire."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
         spec = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities), detached=True)
         entry = self.runtime.mutexes.entry(spec.key)
@@ -207,7 +207,7 @@ class Locks(AnyLocks):
         return [inspection(holding.key, holding) for holding in found]
 
     async def force_release(self, name: str, *, reason: str, actor: str | None = None) -> ForcedRelease | None:
-        """Break a lock: its holder is fenced out, the fence rises, an audit record stays. None if nobody held it."""
+        """Break a lock: its holder is fenced out, the fence rises, an audit record is kept. None if it was not held."""
         check_key("name", name)
         check_reason(reason)
         record = await breaking.force_release(self.ports, name, actor or self.manager.owner, reason)
@@ -220,7 +220,7 @@ class Locks(AnyLocks):
         ]
 
     async def acquire_token(self, key: str, ttl: Duration) -> str:
-        """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
+        """The lock primitive: a new token, or the empty string while the key is held. The token is not renewed."""
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
         spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
         entry = self.runtime.mutexes.entry(key)
@@ -231,15 +231,15 @@ class Locks(AnyLocks):
             raise
 
     async def release_token(self, key: str, token: str) -> None:
-        """The bare primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
+        """The lock primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
         await raw_token.release(self.ports, key, token)
 
     async def renew_token(self, key: str, token: str, ttl: Duration) -> None:
-        """The bare primitive: set the expiry anew if the key has this token, else `NotOwner`."""
+        """The lock primitive: reset the expiry if the key has this token, else `NotOwner`."""
         await raw_token.renew(self.ports, key, token, duration_ns("ttl", ttl, low_ns=1_000_000))
 
     async def ping(self) -> None:
-        """Return if the store answers; raise what any other call would."""
+        """Return if the store answers; else raise its error."""
         await self.ports.store.ping(self.ports.request_timeout_ns)
 
     def statistics(self) -> Statistics:
@@ -280,7 +280,7 @@ class Locks(AnyLocks):
             run_now(self.engine.blocking.close())
 
     def usable(self) -> bool:
-        """Whether it can be used, here and now."""
+        """Whether it can be used now."""
         return not self._closed and (self._bound is None or self._bound[0].here())
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A lease on asyncio: what `acquire` returns. It holds the token, and can be spent once."""
+"""A lease on asyncio: the handle that `acquire` returns. It can be released once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Lost(AnyLost):
 
 
 class AnyLease(HeldLease):
-    """Possession of a lock, full or degraded. `async with lease:` ends as `async with lock:` does."""
+    """A lease, full or degraded. `async with lease:` ends as `async with lock:` does."""
 
     __slots__ = ("_bodies", "_cancels")
 
@@ -72,7 +72,7 @@ class AnyLease(HeldLease):
         return Lost(self._lease_record)
 
     async def renew(self) -> None:
-        """Renew now, not when the keeper would. `LeaseLost` if it is not ours any more; `BackendError` if unknown."""
+        """Renew now, and not when it is due. `LeaseLost` if the lease was lost; `BackendError` if that is unknown."""
         self.ensure_held()
         if self._lease_record.degraded:
             return
@@ -81,10 +81,10 @@ class AnyLease(HeldLease):
             raise self._lost_error(self._lease_record.current()) from NotOwner(key=self.key)
 
     async def release(self) -> bool:
-        """Give the lock back. True when the store confirmed it.
+        """Release the lock. True when the store confirmed it.
 
-        Idempotent and safe in `finally`: a lease that was lost is not released (the key may be somebody else's by
-        now), and a store that does not answer is a warning, not an exception.
+        Idempotent and safe in `finally`: a lost lease is not released (the key may have another holder by now), and a
+        store that does not answer causes a warning, not an exception.
         """
         return await self._release(self._lease_record.current()) is Released.YES
 
@@ -92,7 +92,7 @@ class AnyLease(HeldLease):
         ports, lease_record = self._ports, self._lease_record
         entry = lease_record.entry
         if state.phase not in LIVE:
-            lease_record.notify()  # this and the next: the rest of a first call that was interrupted
+            lease_record.notify()  # these two complete a first call that was interrupted
             if entry is not None:
                 entry.leave()
             return Released.NOT_OWNED if state.phase is LeasePhase.LOST else Released.UNKNOWN
@@ -132,7 +132,7 @@ class AnyLease(HeldLease):
             self._lease_record.subscribe(body.told)
 
     async def _leave_block(self, error: BaseException | None) -> None:
-        """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
+        """The end of a `with` block: release, and raise a loss unless the block raised another error."""
         before = self._lease_record.current()
         outcome = await self._release(before) if before.live and self._abandonable else Released.UNKNOWN
         lost = self._found_at_exit(before, outcome is Released.NOT_OWNED)
@@ -141,17 +141,17 @@ class AnyLease(HeldLease):
 
 
 class Lease(AnyLease, Granted):
-    """Possession of a lock that the store knows about: it has a fence, and the store keeps others out."""
+    """A lease that the store has granted: it has a fence, and the store excludes other holders."""
 
     __slots__ = ()
 
 
 class DegradedLease(AnyLease, Degraded):
-    """Possession that only this process knows about, because the store failed and the policy said to go on.
+    """A lease that only this process knows, because the store failed and the error policy allows to continue.
 
-    It excludes other tasks of this process and nobody else, and it has no fence, until the store is back and grants
-    it after all (`guaranteed` turns true and `fence` appears), or turns out to have granted the key to somebody else
-    (the lease is lost, `stolen`).
+    It excludes only other tasks of this process, and it has no fence. When the store is back, it grants the lease
+    (`guaranteed` becomes true and `fence` appears), or it has granted the key to another holder (the lease is lost,
+    `stolen`).
     """
 
     __slots__ = ()
@@ -159,9 +159,9 @@ class DegradedLease(AnyLease, Degraded):
 
 @asynccontextmanager
 async def block(lease: L) -> AsyncIterator[L]:
-    """An `async with` block that may be left by another task than the one that entered it, as generators are.
+    """An `async with` block that another task may leave than the one that entered it, as with generators.
 
-    Nobody is cancelled when the lease is lost: whoever reads a generator may be anywhere by then.
+    A loss of the lease cancels no task: the reader of a generator may run other code by then.
     """
     error: BaseException | None = None
     try:
@@ -175,7 +175,7 @@ async def block(lease: L) -> AsyncIterator[L]:
 
 def call_back(runtime: LoopRuntime, lease: AnyLease, lease_record: LeaseRecord, spec: LockSpec) -> None:
     """Have the user's functions called with the lease when it is lost or close to it, on the event loop."""
-    # The tenure must not keep its own lease alive, or a dropped lease could never be noticed.
+    # The record must not keep its own lease alive, or a dropped lease could never be noticed.
     weak = ref(lease)
 
     def warn() -> None:

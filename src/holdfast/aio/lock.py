@@ -1,4 +1,4 @@
-"""A lock on asyncio: the description of what can be held. It holds nothing itself."""
+"""A lock in asyncio: a name with settings, which can be acquired. It holds nothing itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Lock(NamedLock, Generic[L]):
             raise
 
     async def try_acquire(self) -> L | None:
-        """Take the lock if it is free. None if it is busy, also for its own holder. Never waits for a holder."""
+        """Acquire the lock if it is free. None if it is busy, even for its own holder. Never waits for a holder."""
         locks = self._locks
         spec = locks._owned(self._spec)  # noqa: SLF001 - locks and leases are one implementation
         entry = locks.ports.runtime.mutexes.entry(spec.key, this_task())

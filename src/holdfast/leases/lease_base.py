@@ -1,4 +1,4 @@
-"""What both colours of a lease have in common: looking at it. Nothing here waits or talks to a store."""
+"""The common part of all leases: their properties and checks. Nothing here waits or talks to a store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AnyLost:
 
 
 class HeldLease:
-    """Possession of a lock. Everything here is local, judged at the moment of asking, and errs towards "lost"."""
+    """A lease. Everything here is local, judged at the moment of reading, and errs towards "lost"."""
 
     __slots__ = ("__weakref__", "_abandonable", "_lease_record", "_manager", "_ports")
 
@@ -67,26 +67,26 @@ class HeldLease:
 
     @property
     def ttl(self) -> float:
-        """How long the store keeps the key without a renewal, in seconds."""
+        """The lease TTL in seconds: how long the store keeps the key without a renewal."""
         return self._lease_record.timing.ttl_ns / NS
 
     @property
     def held(self) -> bool:
-        """Whether it may still be relied on, now."""
+        """Whether the lease is held, now."""
         return self._lease_record.current().live
 
     @property
     def state(self) -> str:
-        """Where it is in its life: `held`, `doubtful`, `lost` or `released`."""
+        """The state: `held`, `doubtful`, `lost` or `released`."""
         return str(self._lease_record.current().phase)
 
     @property
     def fingerprint(self) -> str:
-        """Six characters that tell two grants apart in logs without giving the token away."""
+        """Six characters that distinguish two grants in logs without revealing the token."""
         return fingerprint(self._lease_record.token)
 
     def remaining(self) -> float:
-        """How many seconds the store is still bound to keep the key for us. Conservative; 0.0 when lost."""
+        """How many seconds the store still keeps the key for this lease. Conservative; 0.0 when lost."""
         return self._lease_record.remaining_ns() / NS
 
     def ensure_held(self, min_remaining: Duration = 0) -> None:
@@ -105,7 +105,7 @@ class HeldLease:
             )
 
     def progress(self) -> None:
-        """Report that the work is getting somewhere. With `stall_after` set, renewal stops when these reports do."""
+        """Report progress of the work. With `stall_after`, the lease is given up when these reports stop."""
         self._lease_record.progress()
 
     def hand_over(self) -> Self:
@@ -119,11 +119,11 @@ class HeldLease:
         return self
 
     def let_run_out(self) -> None:
-        """Do not mind if this lease is dropped: it is held until it expires, and the end of a block keeps it too."""
+        """Leave this lease to expire: dropping it causes no warning, and the end of a block does not release it."""
         self._abandonable = False
 
     def _found_at_exit(self, before: LeaseState, refused: bool) -> LeaseLost | None:
-        """What the end of a `with` block found: None when the lease was ours until it was given back."""
+        """The error at the end of a `with` block: None when the lease was held until it was released."""
         if before.phase is LeasePhase.LOST:
             return self._lost_error(before)
         if not refused:
@@ -136,7 +136,7 @@ class HeldLease:
         )
 
     def _report_at_exit(self, lost: LeaseLost, error: BaseException | None) -> None:
-        """Raise the loss if nothing else is wrong; else mention it on what is, unless that says so itself."""
+        """Raise the loss, or add it as a note to another error, unless that error is the same loss."""
         if error is None:
             raise lost
         if not (isinstance(error, LeaseLost) and error.key == self.key):
@@ -157,10 +157,10 @@ class HeldLease:
         return LeaseLost(text, key=self.key, reason=shown, fence=self._fence())
 
     def __del__(self) -> None:
-        """A lease that is dropped without being released is left to expire, and says so. It is never released here.
+        """Warn about a lease that is dropped without being released. It is not released here, but left to expire.
 
-        Garbage is collected at any moment, in any thread, so nothing is locked and nothing is sent: the renewer finds
-        its weak reference dead and stops renewing. A dropped lease must not live forever.
+        Garbage is collected at any moment, in any thread, so this takes no lock and sends nothing. The renewer finds
+        the weak reference dead and stops renewing, so a dropped lease does not live forever.
         """
         try:
             lease_record = self._lease_record
@@ -188,13 +188,13 @@ class HeldLease:
 
 
 class Granted(HeldLease):
-    """What only a lease that the store knows about has."""
+    """The part of a lease that the store has granted."""
 
     __slots__ = ()
 
     @property
     def fence(self) -> int:
-        """A number that rises with every grant of this lock. Give it to whatever you write to."""
+        """The fencing token: rises with every grant of this lock. Pass it to the storage that you write to."""
         fence = self._fence()
         if fence is None:  # cannot be: a full lease is only ever made from a grant
             raise RuntimeError("a lease without a grant")
@@ -229,7 +229,7 @@ class Granted(HeldLease):
 
 
 class Degraded(HeldLease):
-    """What a lease has that the store may know nothing about."""
+    """The part of a lease that the store may not know."""
 
     __slots__ = ()
 

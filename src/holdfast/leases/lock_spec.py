@@ -1,8 +1,7 @@
-"""The description of a lock: everything that is known before anybody holds it. Shared by both colours.
+"""The settings of a lock, checked. Settings that cannot be safe are refused here.
 
-Made once, checked once, immutable, and cheap to pass around. Settings that cannot be safe are refused here.
-
-What both colours of a lock have in common: its description, read. Nothing here waits or talks to a store.
+`describe` makes a lock spec from them. `NamedLock` is the common part of both `Lock` classes. Nothing here waits or
+talks to a store.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from holdfast.types import NS, Duration, Guarantee, check_key, check_label, dura
 
 
 class UsageWarning(UserWarning):
-    """A call that is allowed and, by its looks, means something else than it does."""
+    """A call that is allowed, but probably does not do what its author meant."""
 
 
 class LockSettings(TypedDict, total=False):
@@ -33,7 +32,7 @@ class LockSettings(TypedDict, total=False):
     family: what kind of lock it is; the unit of defaults, metrics and tuning ("default").
     retry: the back-off between attempts (full jitter, capped at a second and at ttl / 3).
     fair: first come, first served among processes, by leased tickets (False).
-    auto_renew: whether the keeper renews the lease while it is held (True).
+    auto_renew: whether the lease is renewed while it is held (True).
     renew_every: how often (ttl / 3).
     renew_deadline: age of the last confirmation at which the lease is abandoned (ttl - drift - guard).
     failures: how many failed renewal periods in a row abandon it (3).
@@ -108,13 +107,13 @@ def renamed(spec: LockSpec, name: str) -> LockSpec:
 def describe(name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities) -> LockSpec:
     """Check a name and its settings; refuse what is wrong or cannot be safe.
 
-    Programs describe the same kind of lock again and again under other names: what was checked once is remembered.
+    Programs describe the same kind of lock again and again under other names, so checked settings are cached.
     """
     if "timeout" in settings and "ttl" not in settings and timeout_ns(settings["timeout"]) is not None:
         _warn_of_timeout()
     if "on_lost" in settings or "on_warning" in settings:  # callbacks must not be kept alive
         return _described(name, risk, settings, owner, capabilities)
-    # With their types: 1, 1.0 and True are equal, and not all of them are right everywhere.
+    # With their types: 1, 1.0 and True are equal, but not all of them are valid everywhere.
     given = tuple((field, type(value), value) for field, value in settings.items())
     try:
         model = _model(risk, given, owner, capabilities)
@@ -222,7 +221,7 @@ def _callable(field: str, value: object) -> Callable[[Any], object] | None:
 
 
 class NamedLock:
-    """A named lock: what can be known of it before anybody holds it."""
+    """The common part of both `Lock` classes: the name and the settings."""
 
     __slots__ = ("_spec",)
 
@@ -241,7 +240,7 @@ class NamedLock:
 
     @property
     def family(self) -> str:
-        """What kind of lock it is."""
+        """The family of the lock."""
         return self._spec.family
 
     @property

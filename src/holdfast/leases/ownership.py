@@ -1,9 +1,9 @@
 """Ownership of a lease as a part of the caller's own transaction, in the database in which the lease lies.
 
-Promises: a statement that carries the condition changes nothing once the lease was taken over, given back or broken;
-and a transaction in which it held commits before anybody can take the lease, for the two lie in one database, whose own
-transactions keep them together. No clock is involved and no fence column is needed. Does not promise anything for data
-in another database: that is what guards are for.
+Promises: a statement with the condition changes nothing after the lease was lost, released or broken. A transaction in
+which the condition was true commits before another caller can acquire the lease, because both are in one database, and
+its transactions keep them together. No clock is involved and no fence column is needed. Does not promise anything for
+data in another database: that is what guards are for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A thread that writes down what it is handed, so that nobody who hands it something ever waits for a disk.
+"""A background thread that writes items to a disk, so that no caller waits for the disk.
 
-Promises: `put` returns at once, never raises, may be called from any thread and from a signal handler, and keeps
-memory bounded: what finds the line full is dropped and counted. The writing is somebody else's (`write`), is done in
+Promises: `put` returns immediately, never raises, may be called from any thread and from a signal handler, and keeps
+memory bounded: items are dropped and counted when the queue is full. The caller provides `write`, which is called in
 batches by one thread, and is told how many were dropped before. A `write` that raises costs its batch (which is counted
 as dropped), not the thread. A child process starts with an empty line: what was in it is the parent's to write.
 

@@ -66,7 +66,7 @@ def sync_directory(path: Path) -> None:
 def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY, *, parents: bool = False) -> None:
     """Make a directory if it is not there, with its parents if wanted, for good.
 
-    One that is there is synced too: it may have been made a moment ago, by somebody who was killed before it was safe.
+    An existing one is synced too: its creator may have been killed before it was safe.
     """
     missing = [path]
     while parents and not missing[-1].parent.is_dir() and missing[-1].parent != missing[-1]:

@@ -1,8 +1,7 @@
-"""Several things at once, each with the same time limit: what one of them does, or does not do, holds up no other.
+"""Concurrent calls with one time limit: no call can delay another one.
 
-Promises: an answer for every call when the limit is over at the latest, and a moment for those that are being cancelled
-(`GRACE_NS`): what it returned, or the error that it ended in. One that does not even listen to its cancellation is left
-behind, and what becomes of it is nobody's concern.
+Promises: a result for every call at the limit at the latest, plus a short time (`GRACE_NS`) for calls that are being
+cancelled. The result is the return value or the error of the call. A call that ignores its cancellation is abandoned.
 
 Clock: the event loop's.
 """
@@ -80,6 +79,6 @@ def _end(task: asyncio.Task[T], limit_ns: int) -> T | Exception:
 
 
 def _heard(task: asyncio.Task[T]) -> None:
-    """Look at the error of one that was left behind, so that nobody complains that nobody did."""
+    """Retrieve the error of an abandoned call, so that asyncio does not warn that it was never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,9 +1,10 @@
-"""Everything that the leases of one `Locks` share: the keeper, the health of the store, the policy, the witness.
+"""The lease manager: assembles the parts that the leases of one `Locks` share, and keeps the record of each lease.
 
-Facades of both colours are thin over this. A household survives `fork()` by starting anew in the child: the parent's
-leases are lost there (`forked`), its threads and entries in line do not exist, and nothing of it is touched.
+The parts: circuit breaker, error policy and its exercises, renewer, recorder, reports, statistics, health, stalls. Both
+`Locks` classes are thin layers over this. After `fork()` the child starts with empty parts: the leases of the parent
+are lost there (`forked`), its threads and queues do not exist, and the parent's state is not touched.
 
-Puts a household together from the public arguments of `connect`, on real clocks and real chance.
+`make_manager` makes one from the public arguments of `connect`, with real clocks and random numbers.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class LeaseManager:
         _MANAGERS.add(self)
 
     def ports(self, store: Store, runtime: Runtime) -> Ports:
-        """The ports for flows of one colour."""
+        """The ports for blocking flows, or for those of one event loop."""
         return Ports(
             store,
             self.clock,
@@ -98,7 +99,7 @@ class LeaseManager:
         )
 
     def watch(self, loop: LoopWatch) -> None:
-        """Have an eye on the event loop that uses these locks, so that a loss can say whether it was blocked."""
+        """Watch the event loop that uses these locks, so that the record of a loss shows whether it was blocked."""
         self.stalls.watch(loop)
         self.renewer.on_beat = loop.ask
 
@@ -132,14 +133,14 @@ class LeaseManager:
         return lease_record
 
     def close(self) -> None:
-        """Stop looking after leases. Those still held are lost to their holders (`revoked`) and expire in the store."""
+        """Stop renewing. Leases still held are lost to their holders (`revoked`) and expire in the store."""
         for lease_record in self.renewer.lease_records():
             lease_record.end(Event.REVOKED)
         self.renewer.stop()
         self.stalls.watch(None)
 
     def forked(self) -> None:
-        """In a child process: start anew."""
+        """In a child process: start again without leases."""
         for lease_record in self.renewer.abandon():
             lease_record.forked()
         self.callbacks = CallbackThreads()
@@ -153,7 +154,7 @@ class LeaseManager:
         self.reports.report(lease_record, EventKind.UNCONFIRMED)
 
     def _ended(self, lease_record: LeaseRecord) -> None:
-        """A lease has ended. After a release the entry is left when the store was told; after a loss, now."""
+        """A lease has ended. After a loss the local mutex is left now; after a release, when the store has answered."""
         state, family = lease_record.recorded, lease_record.spec.family
         lost = state.phase is _LOST
         late_ns = self.renewer.late_ns(state.confirmed.mono) if lost else 0
@@ -185,7 +186,7 @@ def _after_fork() -> None:
     for manager in list(_MANAGERS):
         try:
             manager.forked()
-        except Exception as error:  # noqa: BLE001 - one that cannot start anew must not keep the others from it
+        except Exception as error:  # noqa: BLE001 - one failure must not keep the others from starting again
             say(log, logging.ERROR, "a Locks could not be made ready in a forked process; connect again there", error)
 
 

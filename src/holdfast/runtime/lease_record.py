@@ -1,10 +1,9 @@
 """The record of one lease, shared by its holder, the renewer and the alarm.
 
-The decisions are `core.lease.states`; this is the one entry where their results are stored. Whoever asks gets the
-state
-*judged at the moment of asking*, so a holder that wakes from a long pause learns of its loss from its own first
-question and not from a thread that has not run yet. A tenure ends once; those who asked to be told are told once,
-outside the mutex, by whichever thread noticed. If a signal handler raises meanwhile, the alarm tells the others.
+`core.lease.states` decides; this is the only place that stores the result. A reader gets the state *judged at the
+moment of reading*. So a holder that wakes up from a long pause sees the loss immediately, and does not depend on a
+thread that has not run yet. A lease ends once. Its subscribers are notified once, outside the mutex, by the thread that
+noticed the end. If a signal handler raises meanwhile, the timer thread notifies the rest.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from holdfast.types import Grant, Instant, Renewal
 
 OnEnd: TypeAlias = Callable[["LeaseRecord"], None]
 
-_process = object()  # another one in each process, so that a tenure knows at once that it came here by fork
+_process = object()  # another object in each process, so that a record detects a fork immediately
 
 
 class LeaseRecord:
-    """A lease in somebody's hands. `grant` is None while it is degraded: held locally, unknown to the store."""
+    """The living record of a held lease. `grant` is None while it is degraded: held locally, unknown to the store."""
 
     __slots__ = (
         "__weakref__",
@@ -75,12 +74,12 @@ class LeaseRecord:
         self.token = token
         self.timing = timing
         self.warned = False
-        self.entered = False  # known to the keeper, and not to the alarm alone
-        self.asked = False  # while degraded: the store may have granted it without our knowing
+        self.entered = False  # known to the renewer, and not to the timer thread alone
+        self.asked = False  # while degraded: the store may have granted it, but its answer was lost
         self.holder: weakref.ref[Any] | None = None  # the lease, once it exists
         self.entry: MutexEntry | None = None  # at the local mutex
-        self.contested = False  # a fair lock, for which other processes stood in line
-        self.on_last: OnEnd | None = None  # told last: from then on nobody looks after it any more
+        self.contested = False  # a fair lock, and other processes were queued for it
+        self.on_last: OnEnd | None = None  # called last: from then on it is not renewed any more
         self.on_unconfirmed: OnEnd | None = None
         self.on_warning: Callable[[], None] | None = None
         self._clock = clock
@@ -88,15 +87,15 @@ class LeaseRecord:
         self._mutex = Mutex()
         self._process = _process
         self._subscribers: list[OnEnd] = [] if on_end is None else [on_end]
-        self._ends: list[LeaseState] = []  # the first one is how it ended; a second one came too late
-        self.judged: Instant | None = None  # when it was last asked about, and found to be held
-        self.recorded = table.granted(sent)  # as it was last written down, without judging the time
+        self._ends: list[LeaseState] = []  # the first one is the end; later ones are ignored
+        self.judged: Instant | None = None  # when it was last judged, and found to be held
+        self.recorded = table.granted(sent)  # as last stored, not judged by the time
         self.grant = grant
         self._renewal: Renewal | None = None
 
     @property
     def renewal(self) -> Renewal:
-        """What to send to renew it."""
+        """The request that renews it."""
         if self._renewal is None:
             claim = "" if self.grant is None else self.grant.claim
             self._renewal = Renewal(self.key, self.token, claim, self.timing.ttl_ns)
@@ -106,23 +105,23 @@ class LeaseRecord:
     def abandoned(self) -> bool:
         """Whether its lease was dropped without being released, so that it is left to expire.
 
-        Asked of a weak reference, and not noted by `__del__`: an interrupt in there would be lost, and the lease would
-        be renewed forever.
+        A weak reference tells, and not `__del__`: an interrupt in `__del__` would be lost, and the lease would be
+        renewed forever.
         """
         return self.holder is not None and self.holder() is None
 
     @property
     def runs_out(self) -> bool:
-        """Whether nothing renews it, so that it ends with its TTL. A degraded lease has no TTL in any store."""
+        """Whether it is not renewed, so that it ends with its TTL. A degraded lease has no TTL in any store."""
         return self.abandoned or (self.grant is not None and not self.timing.auto_renew)
 
     @property
     def degraded(self) -> bool:
-        """Whether the store knows nothing of this lease."""
+        """Whether the store does not know this lease."""
         return self.grant is None
 
     def current(self) -> LeaseState:
-        """The state as it is at this moment."""
+        """The state at this moment."""
         if self._process is not _process:
             self.forked()
         state = self.recorded
@@ -135,7 +134,7 @@ class LeaseRecord:
         return self._change(lambda latest: self._judge(latest, self._clock.now()))
 
     def remaining_ns(self) -> int:
-        """What is left, conservatively. A degraded lease has no expiry in any store; it shows its whole TTL."""
+        """The time left, conservatively. A degraded lease has no expiry in any store; it shows its whole TTL."""
         state = self.current()
         if self.grant is None:
             return self.timing.ttl_ns if state.live else 0
@@ -148,7 +147,7 @@ class LeaseRecord:
         return table.loss_in_ns(self._aged(self.recorded, now), self.timing, now, self._tail.value_ns)
 
     def warn_in_ns(self, now: Instant) -> int | None:
-        """How long until its holder should be warned, or None when there is nothing (more) to warn of."""
+        """How long until its holder should be warned, or None if no warning is due any more."""
         if self.warned or self.grant is None:
             return None
         return table.warn_in_ns(self.recorded, self.timing, now, self._tail.value_ns)
@@ -164,9 +163,9 @@ class LeaseRecord:
         return table.renewal_in_ns(self.recorded, self.timing, now, draw)
 
     def answered(self, answer: bool | None, sent: Instant, now: Instant) -> None:
-        """A renewal came back: renewed, refused, or nothing."""
+        """Apply the answer to a renewal: renewed, refused, or none."""
         if answer:
-            with self._mutex:  # the usual case, thousands of times a second: still live, and in time
+            with self._mutex:  # the usual case, thousands of times a second: still held, and in time
                 in_time = table.renewed_in_time(self.recorded, self.timing, sent, now, self._tail.value_ns)
                 if in_time is not None and self.grant is not None:
                     self._write(in_time)
@@ -182,7 +181,7 @@ class LeaseRecord:
                 self.on_unconfirmed(self)
 
     def promote(self, grant: Grant, sent: Instant) -> bool:
-        """The store granted what so far was held only here. False when it had ended meanwhile."""
+        """The store granted a degraded lease. False when it had ended meanwhile."""
         with self._mutex:
             if not self.recorded.live:
                 return False
@@ -192,12 +191,12 @@ class LeaseRecord:
             return True
 
     def progress(self) -> None:
-        """The work reports that it is getting somewhere."""
+        """The work reports progress."""
         now = self._clock.now()
         self._change(lambda state: table.progressed(self._judge(state, now), now))
 
     def end(self, event: Event) -> LeaseState:
-        """It is over, for a reason that is not time."""
+        """End it, for a reason that is not time."""
         return self._change(lambda state: table.ended(state, event))
 
     def released(self) -> bool:
@@ -210,7 +209,7 @@ class LeaseRecord:
         return True
 
     def subscribe(self, on_end: OnEnd) -> None:
-        """Be told when it ends; at once when it already has."""
+        """Call `on_end` when the lease ends; immediately if it has ended."""
         if self._process is not _process:
             self.forked()
         with self._mutex:
@@ -220,15 +219,15 @@ class LeaseRecord:
         on_end(self)
 
     def unsubscribe(self, on_end: OnEnd) -> None:
-        """No longer be told."""
-        with contextlib.suppress(ValueError):  # it has been told
+        """No longer call `on_end`."""
+        with contextlib.suppress(ValueError):  # it was called already
             self._subscribers.remove(on_end)
 
     def forked(self) -> None:
         """This is a child process, and the lease is the parent's.
 
-        The old mutex may have been held at the fork by a thread that does not exist here, so it is replaced, and
-        nobody is told; questions are answered from the state.
+        A thread that does not exist here may have held the mutex at the fork, so it is replaced. Subscribers are not
+        notified; readers see the state.
         """
         self._mutex = Mutex()
         self._process = _process
@@ -240,7 +239,7 @@ class LeaseRecord:
         return table.judge(aged, self.timing, now, self._tail.value_ns)
 
     def _aged(self, state: LeaseState, now: Instant) -> LeaseState:
-        """While degraded there is no expiry in any store, so the age since the last confirmation means nothing."""
+        """The state of a degraded lease, which has no expiry in any store: its last confirmation is now."""
         return state if self.grant is not None else state._replace(confirmed=now)
 
     def _change(self, decide: Callable[[LeaseState], LeaseState]) -> LeaseState:
@@ -256,29 +255,29 @@ class LeaseRecord:
         return after
 
     def _write(self, after: LeaseState) -> LeaseState:
-        """Record a change of a lease that goes on, unless a signal handler has ended it in the middle of that."""
+        """Store a change of a held lease, unless a signal handler ends it meanwhile."""
         self.recorded = after
         if self._ends:
             self.recorded = self._ends[0]
         return self.recorded
 
     def _ended(self, after: LeaseState) -> bool:
-        """Record the end. False when a signal handler was first."""
+        """Store the end. False when a signal handler was first."""
         self._ends.append(after)
         self.recorded = self._ends[0]
         return self.recorded is after
 
     def notify(self) -> None:
-        """It has ended: tell everybody, outside the mutex, each once.
+        """Notify the subscribers of the end, outside the mutex, each once.
 
-        An interrupt in the middle leaves the rest untold, and the tenure with the alarm, which calls this again.
+        After an interrupt in the middle, the record stays with the timer thread, which calls this again.
         """
         while self._subscribers:
             try:
-                tell = self._subscribers.pop(0)
-            except IndexError:  # another thread tells the rest
+                on_end = self._subscribers.pop(0)
+            except IndexError:  # another thread notifies the rest
                 break
-            tell(self)
+            on_end(self)
         if self.on_last is not None:
             self.on_last(self)
 

@@ -209,7 +209,7 @@ class PolicySwitch:
     def adopt(self, risk: str, mode: OnError, *, reason: str, actor: str, quiet: bool = False) -> bool:
         """Have a class do what was decided elsewhere. True: it did something else until now, and the log says so.
 
-        `quiet`: nobody has used the policy yet, so it is where this process begins, and no change of it.
+        `quiet`: the first policy of this process is not recorded as a change.
         """
         with self._mutex:
             if self._policy.on_error(risk) is not mode and not quiet:
@@ -248,7 +248,7 @@ class PolicySwitch:
         for risk, mode in policy.classes.items():
             if self._policy.on_error(risk) is not mode or risk not in self._policy.classes:
                 self._switch(risk, mode, actor, reason)
-        for risk in sorted(self._filed - policy.classes.keys()):  # taken out of the file: nobody vouches for it now
+        for risk in sorted(self._filed - policy.classes.keys()):  # removed from the file
             if self._policy.on_error(risk) is not OnError.FAIL_CLOSED:
                 self._switch(risk, OnError.FAIL_CLOSED, actor, reason)
         self._filed = set(policy.classes)
@@ -326,7 +326,7 @@ class ExerciseSwitch:
         return ended
 
     def replace(self, exercises: Iterable[Exercise]) -> None:
-        """Have exactly these, whatever there was. For whoever keeps them elsewhere; nothing is refused here."""
+        """Replace all running exercises. For a plane, which stores and checks them; nothing is refused here."""
         with self._mutex:
             self._put(exercises)
 

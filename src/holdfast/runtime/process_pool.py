@@ -1,6 +1,6 @@
 """Work on several cores: the parts of one task, each in a process of its own, as if all had been done here.
 
-Promises: results come in the order of the parts, whoever was quicker, and none is missing: a part whose process died
+Promises: results come in the order of the parts, and none is missing: a part whose process died
 (the system may kill one for its memory) or could not be started is done here. Ctrl-C is for this process alone, and no
 process outlives it. What the work raises is raised here.
 

@@ -28,7 +28,7 @@ LINES_MAX = 50  # of one kind and family, in a window of `core.log_rate`
 FAMILIES_MAX = 100
 DENIED_MAX = 100  # risk classes that were refused to run without the store
 _BUSY = EventKind.BUSY  # looked up for every lease, and slowly on an enum of Python 3.11
-OTHER = "other"  # what is beyond these is counted together: somebody has put an id into the name of a family or class
+OTHER = "other"  # all others are counted together: a program has put an id into the name of a family or class
 
 
 class Recorder:
@@ -52,7 +52,7 @@ class Recorder:
         self.counts: Counter[tuple[EventKind, str]] = Counter()
 
     def tally(self, kind: EventKind, family: str) -> bool:
-        """Count it. True when it is worth a record: somebody listens, or a person should read of it."""
+        """Count it. True when the record is wanted: by an observer, or by the log."""
         self.counts[kind, self._families.get(family) or self.label(family)] += 1
         if kind is _BUSY and self._clock is not None:
             self._busy.note(self._clock.now().mono)
@@ -94,7 +94,7 @@ class Recorder:
         return self._measures.get(key) or self._measures.setdefault(key, Distribution())
 
     def gauge(self, observer: Gauging) -> None:
-        """Tell somebody more how long things take, from now on."""
+        """Add an observer of durations."""
         self._gauging = [*self._gauging, observer]
 
     def gauge_no_more(self, observer: Gauging) -> None:
@@ -102,14 +102,14 @@ class Recorder:
         self._gauging = [each for each in self._gauging if each is not observer]
 
     def waits(self, who: object, family: str) -> None:
-        """Somebody waits. Kept by who it is and not as a number: one that is lowered too seldom would never be right.
+        """A caller waits. Callers are kept in a dictionary: a counter that misses one decrement would stay wrong.
 
         Entering and leaving are single steps of the interpreter, so threads need no lock for it.
         """
         self._waiters[who] = family
 
     def waits_no_more(self, who: object) -> None:
-        """Somebody does not wait any more, or never did."""
+        """A caller does not wait any more, or never did."""
         self._waiters.pop(who, None)
 
     def waiters(self) -> Counter[str]:
@@ -165,7 +165,7 @@ class Recorder:
         return sum(count for (counted, _), count in list(self.counts.items()) if counted is kind)
 
     def _guarded(self, who: str, identity: int, act: Callable[[], None]) -> None:
-        """A log handler or an observer that fails must not cost anybody a lease; it is mentioned once."""
+        """A log handler or an observer that fails must not cost a lease; its failure is logged once."""
         try:
             act()
         except Exception:  # noqa: BLE001 - they are the user's, and may raise anything
@@ -217,7 +217,7 @@ _LINES: dict[EventKind, tuple[int, str]] = {
         logging.ERROR,
         "distributed lock failed — using local-only lock; a cross-replica race is possible",
     ),
-    # Other words than a real one: whoever searches the log for that must not find this.
+    # Not the text of a real fallback: a search of the log for that must not find this.
     EventKind.EXERCISED: (logging.WARNING, "exercise of the error policy: {noun} runs under the local lock only"),
     EventKind.PROMOTED: (logging.WARNING, "{noun} promoted: the store is back and the lease is full again"),
     EventKind.DENIED: (logging.ERROR, "{noun} denied: the store is down and the risk class fails closed"),

@@ -1,9 +1,10 @@
-"""The keeper renews leases; the alarm says when they are lost; the reaper ties up loose ends. None holds up another.
+"""Renewal of leases, detection of losses, and release of orphans, in three threads that do not wait for each other.
 
-All read the same tenures. The keeper talks to the store over blocking ports of its own, in batches, also on behalf of
-asyncio programs: an event loop that is blocked must not cost the lease. The alarm never talks to anything: a renewal
-that hangs cannot delay the news of a loss. A young tenure is known to the alarm alone; only when it nears its first
-renewal is it entered with the keeper, because most leases are given back long before.
+All three read the same lease records. The renewer thread talks to the store over its own blocking ports, in batches,
+also for asyncio programs: a blocked event loop must not cost the lease. The alarm thread does no I/O, so a hanging
+renewal cannot delay the detection of a loss. The reaper thread releases orphans and promotes degraded leases. Only the
+alarm thread knows a new record. It passes the record to the renewer shortly before the first renewal, because most
+leases are released long before.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from holdfast.flows import renew as keeping
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import MS, NS, Instant
 
-REAP_FIRST_NS = 100 * MS  # then twice as long each time: what was on its way arrives soon, if at all
+REAP_FIRST_NS = 100 * MS  # then twice as long each time: a delayed request arrives soon, if at all
 CLOCKS_PARTED_NS = 16 * MS  # clocks are read one after the other, and a busy host may take a moment in between
 
 
 @dataclass(slots=True, eq=False)
 class Orphan:
-    """A grant that may exist though nobody holds it, and when it must have expired by itself."""
+    """A grant that may exist without a holder, and when it must have expired."""
 
     key: str
     token: str
@@ -44,13 +45,13 @@ Due: TypeAlias = LeaseRecord | Orphan
 
 
 class Ticks(Protocol):
-    """What keeper and alarm need of a ticker; the simulator brings its own, on virtual time."""
+    """A timer queue with a thread. The simulator has its own implementation, on virtual time."""
 
     def put(self, item: Any, due_ns: int) -> None:
         """Enter an item, or move it."""
 
     def put_all(self, items: Sequence[Any], due_ns: int) -> None:
-        """Enter many items that have just come out, due together."""
+        """Enter many items that were just handled, due together."""
 
     def drop(self, item: Any) -> None:
         """Withdraw an item."""
@@ -68,7 +69,7 @@ class Ticks(Protocol):
         ...
 
     def abandon(self) -> list[Any]:
-        """In a child process: start anew, and return what was entered."""
+        """In a child process: start again with an empty queue, and return the items."""
         ...
 
     def stop(self, timeout_ns: int) -> None:
@@ -79,7 +80,7 @@ MakeTicks: TypeAlias = Callable[[str, Callable[[list[Any]], Coroutine[Any, Any, 
 
 
 class Renewer:
-    """Renews what it is given, promotes what is degraded, gives back what may be left over, and announces losses."""
+    """Renews leases, promotes degraded ones, releases orphans, and detects losses."""
 
     def __init__(
         self,
@@ -92,17 +93,17 @@ class Renewer:
         self._tail = tail
         self._on_warning = on_warning
         self._renewals = make_ticks("holdfast-keeper", self._renew_due)
-        self._alarms = make_ticks("holdfast-alarm", self._ring_due)
-        self._loose_ends = make_ticks("holdfast-reaper", self._tie_up)
+        self._alarms = make_ticks("holdfast-alarm", self._check_due)
+        self._orphans = make_ticks("holdfast-reaper", self._reap_due)
         self._offsets = (0, 0)
-        self._asking_until_ns = 0  # by when the store must have answered, or a time limit ended the wait
-        self._turned_ns = 0  # when the last renewal was over, whatever came of it
+        self._asking_until_ns = 0  # deadline of the request that is under way; 0: there is none
+        self._answered_ns = 0  # when the last renewal request ended, with any result
         self.on_beat: Callable[[], None] | None = None  # called before each round of renewals
         self.renewed = 0
         self.requests = 0
 
     def keep(self, lease_record: LeaseRecord) -> None:
-        """Look after a tenure until it ends or is dropped."""
+        """Renew and watch a lease until it ends or is dropped."""
         if lease_record.grant is None:
             self._enter(lease_record, self._ports.clock.now())
         elif lease_record.timing.auto_renew:
@@ -111,17 +112,17 @@ class Renewer:
             self._set_alarm(lease_record, self._ports.clock.now())
 
     def drop(self, lease_record: LeaseRecord) -> None:
-        """No longer look after it."""
+        """No longer renew and watch it."""
         self._alarms.drop(lease_record)
         if lease_record.entered:
             self._renewals.drop(lease_record)
-            self._loose_ends.drop(lease_record)
+            self._orphans.drop(lease_record)
 
     def reap(self, key: str, token: str, ttl_ns: int, after_ns: int = 0) -> Orphan:
         """See `ports.Reaper`."""
         now = self._ports.clock.now().mono
         orphan = Orphan(key, token, now + ttl_ns + 2 * self._ports.request_timeout_ns)
-        self._loose_ends.put(orphan, now + after_ns + REAP_FIRST_NS)
+        self._orphans.put(orphan, now + after_ns + REAP_FIRST_NS)
         return orphan
 
     def settle(self, orphan: object, *, released: bool) -> None:
@@ -129,15 +130,15 @@ class Renewer:
         if isinstance(orphan, Orphan):
             orphan.settled = released
             if released:
-                self._loose_ends.drop(orphan)
+                self._orphans.drop(orphan)
             else:
-                self._loose_ends.put(orphan, self._ports.clock.now().mono + orphan.pause_ns)
+                self._orphans.put(orphan, self._ports.clock.now().mono + orphan.pause_ns)
 
     def lease_records(self) -> list[LeaseRecord]:
-        """Everything that is looked after."""
+        """All records that are renewed and watched."""
         known = dict.fromkeys(self._alarms.items())
         known.update(dict.fromkeys(self._renewals.items()))
-        known.update(dict.fromkeys(item for item in self._loose_ends.items() if isinstance(item, LeaseRecord)))
+        known.update(dict.fromkeys(item for item in self._orphans.items() if isinstance(item, LeaseRecord)))
         return list(known)
 
     def lag_ns(self) -> int:
@@ -145,35 +146,35 @@ class Renewer:
         return max(self._renewals.lag_ns(), self._alarms.lag_ns())
 
     def late_ns(self, since_ns: int) -> int:
-        """By how much the threads of this process were kept from running, at most, since a moment."""
+        """By how much the threads of this process woke up too late, at most, since a moment."""
         return max(self._renewals.late_ns(since_ns), self._alarms.late_ns(since_ns))
 
     def stalled_ns(self) -> int:
-        """For how long nothing has moved although it should have.
+        """For how long no thread has made progress although work was due.
 
-        A store that does not answer keeps renewals waiting, up to their time limit, and others behind them; that is no
-        stall, for the keeper asks again. One that does not come back from asking, or does not ask, is one.
+        A store that does not answer delays renewals up to their time limit. That is not a stall, because the renewer
+        asks again. A request beyond its time limit, or no request at all, is a stall.
         """
         now, until = self._ports.clock.now().mono, self._asking_until_ns
-        behind = now - until if until else min(self._renewals.lag_ns(), now - self._turned_ns)
+        behind = now - until if until else min(self._renewals.lag_ns(), now - self._answered_ns)
         return max(behind, self._alarms.lag_ns(), 0)
 
     def abandon(self) -> list[LeaseRecord]:
-        """In a child process: forget the threads that do not exist here, and say what the parent was looking after."""
+        """In a child process: forget the threads, which do not exist here, and return the records of the parent."""
         self._asking_until_ns = 0
-        left = [*self._alarms.abandon(), *self._renewals.abandon(), *self._loose_ends.abandon()]
+        left = [*self._alarms.abandon(), *self._renewals.abandon(), *self._orphans.abandon()]
         return list(dict.fromkeys(item for item in left if isinstance(item, LeaseRecord)))
 
     def stop(self) -> None:
         """End the threads."""
         self._renewals.stop(2 * NS)
-        self._loose_ends.stop(2 * NS)
+        self._orphans.stop(2 * NS)
         self._alarms.stop(2 * NS)
 
     def _enter(self, lease_record: LeaseRecord, now: Instant) -> None:
         lease_record.entered = True
         draw = self._ports.entropy.below(65536)
-        ticks = self._loose_ends if lease_record.degraded else self._renewals
+        ticks = self._orphans if lease_record.degraded else self._renewals
         ticks.put(lease_record, now.mono + lease_record.renewal_in_ns(now, draw))
         self._set_alarm(lease_record, now)
 
@@ -181,18 +182,18 @@ class Renewer:
         loss = lease_record.loss_in_ns(now)
         warn = lease_record.warn_in_ns(now)
         if loss is not None:
-            self._ring_at(lease_record, now.mono + (loss if warn is None else max(0, min(loss, warn))))
+            self._check_at(lease_record, now.mono + (loss if warn is None else max(0, min(loss, warn))))
 
-    def _ring_at(self, lease_record: LeaseRecord, due_ns: int) -> None:
+    def _check_at(self, lease_record: LeaseRecord, due_ns: int) -> None:
         self._alarms.put(lease_record, _rounded_up(due_ns))
 
-    async def _ring_due(self, due: list[LeaseRecord]) -> None:
+    async def _check_due(self, due: list[LeaseRecord]) -> None:
         now = self._ports.clock.now()
-        # Between two rings most leases were renewed as usual. One look at the monotonic clock is enough for those,
-        # unless the clocks have parted since the last ring: then the host was suspended or stepped, and each is judged.
+        # Since the last check most leases were renewed as usual. For those the monotonic clock is enough, unless the
+        # clocks have drifted apart since then: the host was suspended or its clock stepped, so each lease is judged.
         offsets = (now.boot - now.mono) // CLOCKS_PARTED_NS, (now.wall - now.mono) // CLOCKS_PARTED_NS
         parted, self._offsets = offsets != self._offsets, offsets
-        going_well: dict[int, list[LeaseRecord]] = {}
+        renewed_in_time: dict[int, list[LeaseRecord]] = {}
         for lease_record in due:
             state, check_ns = lease_record.recorded, lease_record.timing.next_check_ns
             next_check = state.confirmed.mono + check_ns
@@ -203,16 +204,16 @@ class Renewer:
                 and lease_record.entered
                 and not parted
             ):
-                going_well.setdefault(next_check, []).append(lease_record)
+                renewed_in_time.setdefault(next_check, []).append(lease_record)
             else:
-                self._ring(lease_record)
-        for next_check, lease_records in going_well.items():
+                self._check(lease_record)
+        for next_check, lease_records in renewed_in_time.items():
             self._alarms.put_all(lease_records, _rounded_up(next_check))
 
-    def _ring(self, lease_record: LeaseRecord) -> None:
-        state = lease_record.current()  # judging it is what declares the loss
+    def _check(self, lease_record: LeaseRecord) -> None:
+        state = lease_record.current()  # reading it declares the loss
         if not state.live:
-            lease_record.notify()  # the rest of it, if an interrupt cut it short
+            lease_record.notify()  # the remaining subscribers, if an interrupt cut it short
             self.drop(lease_record)
             return
         now = self._ports.clock.now()
@@ -225,8 +226,8 @@ class Renewer:
             self._on_warning(lease_record)
         self._set_alarm(lease_record, now)
 
-    async def _tie_up(self, due: list[Due]) -> None:
-        """These ask the store one by one and wait each time in an outage, so they have ticks of their own."""
+    async def _reap_due(self, due: list[Due]) -> None:
+        """Reap and promote. Each item asks the store and may wait in an outage, so these have their own thread."""
         for item in due:
             if isinstance(item, Orphan):
                 await self._reap(item)
@@ -242,21 +243,21 @@ class Renewer:
 
     async def _renew(self, batch: list[LeaseRecord]) -> None:
         now = self._ports.clock.now()
-        # Leases with the same loss age that are due together have nearly the same time left, so one of them speaks for
-        # all of them; doubtful ones are each on a schedule of their own.
-        speakers = {
+        # Leases with the same loss age that are due together have nearly the same time left, so one of them represents
+        # all. Doubtful leases have schedules of their own.
+        representatives = {
             lease_record.timing.usual_loss_ns
             if lease_record.recorded.phase is LeasePhase.HELD
             else -id(lease_record): lease_record
             for lease_record in batch
         }
-        timeout = min(lease_record.renew_timeout_ns(now) for lease_record in speakers.values())
+        timeout = min(lease_record.renew_timeout_ns(now) for lease_record in representatives.values())
         before = [lease_record.recorded for lease_record in batch]
         self._asking_until_ns = now.mono + timeout + self._ports.request_timeout_ns
         try:
             latency, answered = await keeping.renew(self._ports, batch, timeout)
         finally:
-            self._asking_until_ns, self._turned_ns = 0, self._ports.clock.now().mono
+            self._asking_until_ns, self._answered_ns = 0, self._ports.clock.now().mono
         self._tail.observe(latency)
         self.requests += 1
         measured = self._ports.observer.measured
@@ -275,7 +276,7 @@ class Renewer:
             elif state.live:
                 now = self._ports.clock.now()
                 due = now.mono + lease_record.renewal_in_ns(now, self._ports.entropy.below(65536))
-                # A calendar rounds down; a retry that falls into the present slot would be made over and over.
+                # The timer wheel rounds down; a retry in the present slot would be repeated immediately.
                 self._renewals.put(lease_record, max(due, (now.mono // SLOT_NS + 1) * SLOT_NS))
         for due, lease_records in renewed.items():
             self.renewed += len(lease_records)
@@ -311,9 +312,9 @@ class Renewer:
         now = self._ports.clock.now().mono
         orphan.pause_ns *= 2
         if now < orphan.until_ns:
-            self._loose_ends.put(orphan, now + orphan.pause_ns)
+            self._orphans.put(orphan, now + orphan.pause_ns)
 
 
 def _rounded_up(due_ns: int) -> int:
-    """A calendar rounds down, and a lease that is looked at a moment too early would be looked at over and over."""
+    """Round up: the timer wheel rounds down, and a lease that is checked too early would be checked again and again."""
     return due_ns + SLOT_NS - 1

@@ -1,19 +1,14 @@
-"""How late an event loop is: seen by the loop itself, ten times a second, for as long as somebody wants to know.
+"""Stalls of this process: garbage collections and blocked event loops, for the diagnosis of a lost lease.
 
-A loop that is blocked cannot say so; afterwards it is late for what it had planned, and by how much is how long it was
-kept. While it is blocked, other threads see it too: what is overdue counts. What blocks it for less than the time
-between two looks may be missed, or seen in part.
+Both are watched only as far as it costs next to nothing. Each garbage collection is timed with two readings of the
+clock; only those of a millisecond and more are remembered. The renewer asks the event loop for an answer before each
+round of renewals, by a call that the loop makes as soon as it can. So a loop that is blocked only between two renewals
+is not noticed. A blocked loop alone costs no lease, because the renewer has threads of its own.
 
-Clock: the monotonic clock of whoever asks, and the loop's own timers.
+`LoopSampler` watches a loop ten times a second from inside. While the loop is blocked, other threads see the overdue
+sample. A block that is shorter than the sampling interval may be missed, or seen in part.
 
-What keeps a process from running: its garbage collector, and code that keeps its event loop to itself.
-
-Both are watched only as far as that costs next to nothing. Each collection of the interpreter is timed (two readings of
-the clock; only those of a millisecond and more are remembered). An event loop is asked for a sign of life whenever the
-keeper renews leases, by a call that the loop makes as soon as it can; so a loop that is blocked between two renewals
-and free at both is not noticed. A blocked loop costs no lease by itself: the keeper has threads of its own.
-
-Clock: the monotonic clock of the system.
+Clock: the monotonic clock, and the timers of the loop.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _by_family(counted: Mapping[tuple[str, str], int]) -> dict[str, dict[str, in
     return found
 
 
-LATELY_NS: Final = 15 * NS  # what was worst in it is shown: whoever scrapes that often misses nothing
+LATELY_NS: Final = 15 * NS  # the worst value in it is shown, so a scrape every 15 s misses nothing
 BUCKETS: Final[Mapping[str, int]] = {"50ms": 50 * MS, "500ms": 500 * MS}
 COUNTED: Final[Mapping[str, EventKind]] = {
     "granted": EventKind.GRANTED,
@@ -229,7 +229,7 @@ _NEVER: Final = FamilyMeasurements(0, 0, 0, {}, {}, {}, {}, {}, {}, {}, NOTHING)
 
 
 def of_locks(manager: LeaseManager, families: Iterable[str] = (), risks: Iterable[str] = ()) -> Iterator[Reading]:
-    """The locks of one `Locks`. `families` and `risks`: those that are known beforehand."""
+    """Readings of one `Locks`. `families` and `risks`: those that are known beforehand."""
     known = tuple(risks)
     found = manager.statistics.measurements()
     for name in sorted({*families, *found.families}):
@@ -239,7 +239,7 @@ def of_locks(manager: LeaseManager, families: Iterable[str] = (), risks: Iterabl
         yield Reading("burst", {"peak_to_mean": burst.peak_to_mean, "fano": burst.fano}, {"bucket": bucket})
     since_ns = manager.clock.now().mono - LATELY_NS
     lag_ns = manager.stalls.loop_lag_ns(since_ns)
-    manager.stalls.ask_loop()  # for who asks next; where the loop is sampled besides, it changes nothing
+    manager.stalls.ask_loop()  # for the next reading; it changes nothing where the loop is also sampled
     yield Reading(
         "leases",
         {

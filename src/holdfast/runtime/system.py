@@ -1,4 +1,4 @@
-"""The clocks and the chance of this host. The only file that reads either."""
+"""The clocks and random numbers of this host. The only module that reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from time import monotonic_ns, time_ns
 from holdfast.types import Instant, Owner, check_label
 
 _TOKEN_BYTES = 16
-_TOKENS = 64  # drawn at once
+_TOKENS = 64  # drawn together
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 _gettime_ns = getattr(time, "clock_gettime_ns", None) or (lambda _: monotonic_ns())  # not on Windows
 _instant = tuple.__new__
@@ -36,10 +36,10 @@ class SystemClock:
 
 
 class SystemEntropy:
-    """Secrets from the operating system; jitter from a generator of its own that nobody else seeds.
+    """Secrets from the operating system; jitter from a private generator.
 
-    The system is asked for many secrets at once: each call gives up the interpreter's lock, and in a busy program it
-    takes a hundred times as long to get it back as to draw the bytes. Those in store belong to one process.
+    Many secrets are drawn together: each call to the system releases the interpreter's lock, and in a busy program it
+    takes a hundred times longer to get the lock back than to draw the bytes. Stored secrets belong to one process.
     """
 
     __slots__ = ("__weakref__", "_pid", "_random", "_randrange", "_tokens")
@@ -75,7 +75,7 @@ class SystemEntropy:
 
 
 def this_owner(service: str | None = None, instance: str | None = None) -> Owner:
-    """Who we are, for people: service, host, process, and a short random instance when none was given."""
+    """The owner to show to people: service, host, process, and a short random instance if none was given."""
     host = "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname()) or "host"
     return Owner(
         service=check_label("service", service or "holdfast"),

@@ -104,7 +104,7 @@ async def test_a_cancelled_close_closes_all_the_same(redis_server: RedisServer, 
         assert closing.cancelled()
         proxy.resume()
         keeper: Any = locks.manager.renewer
-        for ticker in (keeper._alarms, keeper._renewals, keeper._loose_ends):
+        for ticker in (keeper._alarms, keeper._renewals, keeper._orphans):
             if ticker._thread is not None:
                 await asyncio.to_thread(ticker._thread.join, LIMIT_S)
                 assert not ticker._thread.is_alive(), "a thread of the closed locks still runs"

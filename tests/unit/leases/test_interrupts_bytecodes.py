@@ -56,7 +56,7 @@ def until(what: str, holds: Callable[[], bool]) -> None:
 
 def tickers(locks: holdfast.Locks) -> list[TimerThread[Any]]:
     keeper = locks.manager.renewer
-    found: list[Any] = [keeper._alarms, keeper._renewals, keeper._loose_ends]
+    found: list[Any] = [keeper._alarms, keeper._renewals, keeper._orphans]
     return found
 
 

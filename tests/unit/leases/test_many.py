@@ -148,7 +148,7 @@ async def test_locks_that_need_more_than_a_try_are_refused(tasks: Stage) -> None
         locks.lock("k", at_least=1.0),
         locks.lock("k", risk="low"),
     ):
-        with pytest.raises(BadInput, match="take it by itself"):
+        with pytest.raises(BadInput, match="acquire it alone"):
             await many.try_acquire(locks, [odd])  # type: ignore[list-item]  # one of them may give a degraded lease
 
 

@@ -86,7 +86,7 @@ def refusal(exercise: Exercise, modes: dict[str, OnError]) -> BadInput | None:
             return None
         return BadInput(
             "risk",
-            f"class {exercise.risk} is {mode}: there a pretended store error would be an outage for whoever is drawn",
+            f"class {exercise.risk} is {mode}: a pretended store error would be an outage for each drawn acquisition",
             "exercise a class that is fail_open, or force it if an outage is what you want to see",
         )
     if OnError.FAIL_OPEN in modes.values():

@@ -1,4 +1,4 @@
-"""Where locks come from in blocking code: one `Locks` per store and process, shared by all its threads."""
+"""`connect` and `Locks` in blocking code: one `Locks` per store and process, shared by all its threads."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Locks(AnyLocks):
         return self._take(name, ttl, family)
 
     def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
-        """A lease that is left to run out."""
+        """Acquire a lease that is left to expire."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
         spec = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities), detached=True)
         entry = self._runtime.mutexes.entry(spec.key)
@@ -186,7 +186,7 @@ class Locks(AnyLocks):
         return [inspection(holding.key, holding) for holding in found]
 
     def force_release(self, name: str, *, reason: str, actor: str | None = None) -> ForcedRelease | None:
-        """Break a lock: its holder is fenced out, the fence rises, an audit record stays. None if nobody held it."""
+        """Break a lock: its holder is fenced out, the fence rises, an audit record is kept. None if it was not held."""
         check_key("name", name)
         check_reason(reason)
         record = run_now(breaking.force_release(self.ports, name, actor or self.manager.owner, reason))
@@ -200,7 +200,7 @@ class Locks(AnyLocks):
         ]
 
     def acquire_token(self, key: str, ttl: Duration) -> str:
-        """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
+        """The lock primitive: a new token, or the empty string while the key is held. The token is not renewed."""
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
         spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
         entry = self._runtime.mutexes.entry(key)
@@ -211,15 +211,15 @@ class Locks(AnyLocks):
             raise
 
     def release_token(self, key: str, token: str) -> None:
-        """The bare primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
+        """The lock primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
         run_now(raw_token.release(self.ports, key, token))
 
     def renew_token(self, key: str, token: str, ttl: Duration) -> None:
-        """The bare primitive: set the expiry anew if the key has this token, else `NotOwner`."""
+        """The lock primitive: reset the expiry if the key has this token, else `NotOwner`."""
         run_now(raw_token.renew(self.ports, key, token, duration_ns("ttl", ttl, low_ns=1_000_000)))
 
     def ping(self) -> None:
-        """Return if the store answers; raise what any other call would."""
+        """Return if the store answers; else raise its error."""
         run_now(self.ports.store.ping(self.ports.request_timeout_ns))
 
     def statistics(self) -> Statistics:
@@ -231,7 +231,7 @@ class Locks(AnyLocks):
         return self.manager.statistics.measurements()
 
     def close(self) -> None:
-        """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent.
+        """Stop renewing, end threads, close connections. Leases still held are lost (`revoked`). Idempotent.
 
         An interrupt or a cancellation cuts short the wait for cleanup in the background, and nothing else.
         """
@@ -253,7 +253,7 @@ class Locks(AnyLocks):
         self._ended = True
 
     def usable(self) -> bool:
-        """Whether it can be used, here and now."""
+        """Whether it can be used now."""
         return not self._closed
 
     def __enter__(self) -> Self:
@@ -277,9 +277,9 @@ def connect(
 ) -> Locks:
     """Open the locks of a store. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory.
 
-    `service` and `instance` say who we are, for people who look at locks. `policy` and `policy_file` say what each
-    risk class does when the store fails. `observers` are told everything that happens. `request_timeout` bounds one
-    request to the store. Engines connect when they are first used.
+    `service` and `instance` are shown to people as the owner of locks. `policy` and `policy_file` set the reaction of
+    each risk class to a store error. `observers` get the record of every event. `request_timeout` limits one request
+    to the store. Engines connect when they are first used.
     """
     return Locks(
         *open_locks(

@@ -25,7 +25,7 @@ def exclusively(
     lock_for: Callable[[tuple[Any, ...], Mapping[str, Any]], _Lock],
     extra: Callable[[Any], dict[str, Any]],
 ) -> Callable[..., Any]:
-    """Wrap a coroutine function. A cancelled wait cannot stop its thread: what that still gets is given back."""
+    """Wrap a coroutine function. A lease that the thread of a cancelled wait still gets is released."""
 
     @functools.wraps(function)
     async def run(*args: Any, **kwargs: Any) -> Any:

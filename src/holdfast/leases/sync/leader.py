@@ -28,7 +28,7 @@ class Leader:
         return self._lock.name
 
     def campaign(self, timeout: Duration | None = None) -> Lease:
-        """Wait to become the leader. `AcquireTimeout` when the time is over and somebody else still is."""
+        """Wait to become the leader. `AcquireTimeout` at the deadline."""
         return self._lock.acquire(timeout)
 
     def current(self) -> Inspection:
@@ -45,7 +45,7 @@ class Leader:
         """Lead whenever elected: call `main` with the lease, and campaign again when leadership is lost.
 
         Returns what `main` returns when it ends while still leading. `main` must stop when the lease is lost; it may
-        say so with `LeaseLost`, also out of several tasks at once (a group of nothing else).
+        say so with `LeaseLost`, also from several tasks (a group that contains nothing else).
         """
         while True:  # ends when main returns as leader, or raises
             try:

@@ -1,4 +1,4 @@
-"""A lease in blocking code: what `acquire` returns. It holds the token, and can be spent once."""
+"""A lease in blocking code: the handle that `acquire` returns. It can be released once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Lost(AnyLost):
 
 
 class AnyLease(HeldLease):
-    """Possession of a lock, full or degraded. `with lease:` ends as `with lock:` does."""
+    """A lease, full or degraded. `with lease:` ends as `with lock:` does."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class AnyLease(HeldLease):
         return Lost(self._lease_record)
 
     def renew(self) -> None:
-        """Renew now, not when the keeper would. `LeaseLost` if it is not ours any more; `BackendError` if unknown."""
+        """Renew now, and not when it is due. `LeaseLost` if the lease was lost; `BackendError` if that is unknown."""
         self.ensure_held()
         if self._lease_record.degraded:
             return
@@ -67,10 +67,10 @@ class AnyLease(HeldLease):
             raise self._lost_error(self._lease_record.current()) from NotOwner(key=self.key)
 
     def release(self) -> bool:
-        """Give the lock back. True when the store confirmed it.
+        """Release the lock. True when the store confirmed it.
 
-        Idempotent and safe in `finally`: a lease that was lost is not released (the key may be somebody else's by
-        now), and a store that does not answer is a warning, not an exception.
+        Idempotent and safe in `finally`: a lost lease is not released (the key may have another holder by now), and a
+        store that does not answer causes a warning, not an exception.
         """
         return self._release(self._lease_record.current()) is Released.YES
 
@@ -78,7 +78,7 @@ class AnyLease(HeldLease):
         ports, lease_record = self._ports, self._lease_record
         entry = lease_record.entry
         if state.phase not in LIVE:
-            lease_record.notify()  # this and the next: the rest of a first call that was interrupted
+            lease_record.notify()  # these two complete a first call that was interrupted
             if entry is not None:
                 entry.leave()
             return Released.NOT_OWNED if state.phase is LeasePhase.LOST else Released.UNKNOWN
@@ -113,7 +113,7 @@ class AnyLease(HeldLease):
                 self.release()  # does nothing, unless an interrupt struck before the line above
 
     def _leave_block(self, error: BaseException | None) -> None:
-        """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
+        """The end of a `with` block: release, and raise a loss unless the block raised another error."""
         before = self._lease_record.current()
         outcome = self._release(before) if before.live and self._abandonable else Released.UNKNOWN
         lost = self._found_at_exit(before, outcome is Released.NOT_OWNED)
@@ -122,17 +122,17 @@ class AnyLease(HeldLease):
 
 
 class Lease(AnyLease, Granted):
-    """Possession of a lock that the store knows about: it has a fence, and the store keeps others out."""
+    """A lease that the store has granted: it has a fence, and the store excludes other holders."""
 
     __slots__ = ()
 
 
 class DegradedLease(AnyLease, Degraded):
-    """Possession that only this process knows about, because the store failed and the policy said to go on.
+    """A lease that only this process knows, because the store failed and the error policy allows to continue.
 
-    It excludes other threads of this process and nobody else, and it has no fence, until the store is back and grants
-    it after all (`guaranteed` turns true and `fence` appears), or turns out to have granted the key to somebody else
-    (the lease is lost, `stolen`).
+    It excludes only other threads of this process, and it has no fence. When the store is back, it grants the lease
+    (`guaranteed` becomes true and `fence` appears), or it has granted the key to another holder (the lease is lost,
+    `stolen`).
     """
 
     __slots__ = ()
@@ -140,7 +140,7 @@ class DegradedLease(AnyLease, Degraded):
 
 @contextmanager
 def block(lease: L) -> Iterator[L]:
-    """A `with` block that may be left by another thread than the one that entered it, as generators are."""
+    """A `with` block that another thread may leave than the one that entered it, as with generators."""
     error: BaseException | None = None
     try:
         yield lease
@@ -153,7 +153,7 @@ def block(lease: L) -> Iterator[L]:
 
 def call_back(manager: LeaseManager, lease: AnyLease, lease_record: LeaseRecord, spec: LockSpec) -> None:
     """Have the user's functions called with the lease when it is lost or close to it, on a thread of their own."""
-    # The tenure must not keep its own lease alive, or a dropped lease could never be noticed.
+    # The record must not keep its own lease alive, or a dropped lease could never be noticed.
     weak = ref(lease)
 
     def warn() -> None:
