@@ -1,4 +1,4 @@
-"""A name is for one worker: who may take it when somebody has it, has left, or has died."""
+"""A name is for one worker: who may use it while its worker lives, and after it has left or died."""
 
 from __future__ import annotations
 

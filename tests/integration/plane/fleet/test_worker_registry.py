@@ -1,4 +1,4 @@
-"""Heartbeats: what a worker says about itself, when, and what happens when nobody hears it."""
+"""Heartbeats: their contents and times, and what happens when they cannot be stored."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_draining_is_told_at_once_and_leaving_at_the_end(work_stage: Worke
 
 
 async def test_a_place_is_not_announced_while_a_function_that_does_not_stop_has_it(work_stage: WorkerStage) -> None:
-    """Told at once, in both directions: the next heartbeat is an hour away."""
+    """Stored immediately, in both directions: the next heartbeat is an hour away."""
     app, over = App("billing"), threading.Event()
 
     @app.job("deaf")
@@ -106,7 +106,7 @@ async def test_a_place_is_not_announced_while_a_function_that_does_not_stop_has_
 
 
 async def test_jobs_wait_while_all_places_are_blocked_and_go_on_when_one_is_free(plane: Replica) -> None:
-    """Longer than a topic that nobody knows is waited for: this one is known, and its jobs stay in line."""
+    """Longer than the limit of an unknown topic: this one is known, and its jobs stay queued."""
     await plane.beat("w1", 0)
     view = await plane.workers.view(fresh=True)
     assert (view.pool(POOL).workers_for(TOPIC), view.known_topics) == (0, frozenset({TOPIC}))

@@ -289,7 +289,7 @@ async def test_trouble_with_the_database_ends_the_tick_and_loses_nothing(
 async def test_time_in_which_a_store_was_away_is_not_held_against_jobs_unless_they_have_a_deadline(
     sqlite_planes: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could take them further meanwhile: whoever brings back what is forgotten comes first."""
+    """They could not go on meanwhile: the replayer comes first."""
     plane = await sqlite_planes.open()
     deadline_ns = plane.now_ns + 200 * NS
     stuck = await in_state(plane, JobState.SCHEDULED)
@@ -308,7 +308,7 @@ async def test_time_in_which_a_store_was_away_is_not_held_against_jobs_unless_th
     await reconcile(plane, made)
     assert (await plane.job(stuck)).state is JobState.SCHEDULED
     assert (await plane.job(late)).state is JobState.TIMEOUT
-    assert made.statistics().stale[JobState.SCHEDULED] == 2, "what is overdue is said at once"
+    assert made.statistics().stale[JobState.SCHEDULED] == 2, "overdue jobs are counted immediately"
 
     await reconcile(plane, made)
     assert (await plane.job(stuck)).state is JobState.TIMEOUT, "and what is still overdue then has ended"

@@ -1,4 +1,4 @@
-"""The replayer: jobs that nobody looks at any more go on and are counted; those that rightly wait are left alone."""
+"""The replayer: jobs whose message was lost go on and are counted; those that rightly wait are left alone."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_running_and_finished_jobs_are_left_alone(plane: Replica) -> None:
 async def test_an_attempt_whose_worker_is_gone_with_its_message_is_run_again_before_its_time_is_over(
     plane: Replica, timeout_s: int | None, half_s: int
 ) -> None:
-    """A bus that lost what it had acknowledged: nobody would have come back to the job before its time was over."""
+    """A bus that lost acknowledged messages: without a replay, the job would reach its time limit."""
     await plane.beat()
     job = await dispatched(plane, timeout_ns=timeout_s and timeout_s * NS)
     await plane.scheduler.on_started(started(job, 1, first := run_of(job)))
@@ -301,7 +301,7 @@ async def test_those_that_rightly_wait_are_not_counted_and_cost_one_lock_of_thei
     in_line = [await plane.submit(tenant="acme") for _ in range(20)]  # the tenant is full
     await dispatched(plane, tenant="umbrella")
     full = [await plane.submit(tenant="initech") for _ in range(20)]  # the pool is full
-    idle = [await plane.submit(tenant="hooli", topic="absent", pool="other") for _ in range(20)]  # nobody takes it
+    idle = [await plane.submit(tenant="hooli", topic="absent", pool="other") for _ in range(20)]  # no worker serves it
     await plane.beat("w3", 4, "absent", pool="other")
     plane.clock.push(31)
     await plane.beat("w1", 3)

@@ -186,7 +186,7 @@ async def test_a_stale_leader_removes_nothing(plane: Replica) -> None:
             await enter(newer, writer="newer")
             return found
 
-        made.document.enter = overtaken  # type: ignore[method-assign]  # somebody newer comes between
+        made.document.enter = overtaken  # type: ignore[method-assign]  # a newer leader comes between
         with pytest.raises(FencedOut):
             await made.tick(Tick(tick.lease, 0, another_leads))
         assert entered == 1

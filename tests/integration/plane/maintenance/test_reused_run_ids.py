@@ -109,7 +109,7 @@ async def cleaned(replica: FlowReplica, kept: Retention) -> None:
 
 
 async def told(replica: FlowReplica, subject: str) -> str:
-    """The one message of a subject that somebody will hear."""
+    """The one message of a subject that will be delivered."""
     (row,) = await replica.query("SELECT body FROM plane_message WHERE subject = :subject", subject=subject)
     return str(row["body"])
 
@@ -133,7 +133,7 @@ async def test_a_job_of_an_earlier_run_that_is_not_over_is_left_alone_and_the_st
 ) -> None:
     replica = await prepared(flow_stage, serve=False)
     await moved(replica, "old")
-    await replica.engine.move(ID, CancelRequested("me", "enough"))  # and nobody hears that its job should end
+    await replica.engine.move(ID, CancelRequested("me", "enough"))  # and the message to its job is lost
     await forgotten(flow_stage, replica, Retention())
     left = await replica.job(JOBS[0])
     assert left is not None

@@ -46,7 +46,7 @@ async def clean(replica: FlowReplica, made: Cleanup) -> CleanupStatistics:
 
 
 async def begun(replica: FlowReplica, **more: Any) -> str:
-    """A run that waits for somebody."""
+    """A run that waits for an approval."""
     run = await replica.start("long", **more)
     await replica.engine.move(run, CheckRun())
     await replica.end(f"{run}:first@1", {"found": 7})
@@ -120,7 +120,7 @@ async def test_many_runs_and_long_timelines_go_in_bounded_steps(
 
 
 async def test_an_approval_of_a_job_goes_after_the_job(flow_stage: FlowStage) -> None:
-    """Whoever asks later who approved something has thirty days, and at least as long as the job is there."""
+    """An approval can be read for thirty days, and at least as long as the job exists."""
     replica = await flow_stage.replica(serve=False)
     await replica.define(LONG)
     run = await begun(replica)
@@ -156,7 +156,7 @@ async def test_a_run_that_waits_for_months_does_not_miss_its_forgotten_jobs(flow
 
 
 async def test_a_result_that_was_forgotten_unheard_is_not_taken_for_an_empty_one(flow_stage: FlowStage) -> None:
-    """Nobody listened for a week. The step fails and says why: it did not succeed with nothing."""
+    """No engine ran for a week. The step fails with a reason: it did not succeed without a result."""
     replica = await flow_stage.replica(serve=False)
     await replica.define(LONG)
     run = await replica.start("long")

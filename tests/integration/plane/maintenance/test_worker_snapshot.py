@@ -143,7 +143,7 @@ async def test_a_document_that_is_read_and_written_back_needs_the_very_fence_it_
         return "done", {"place": 7}
 
     with pytest.raises(NotEntered):
-        await document.write(old, work, writer="old")  # nobody has entered it
+        await document.write(old, work, writer="old")  # it was not entered
     assert (await document.enter(old, writer="old")).body == {}
     assert (await document.enter(new, writer="new")).fence == 6
     with pytest.raises(FencedOut):

@@ -158,7 +158,7 @@ async def test_stopping_lets_what_runs_finish_and_releases_every_lease(tmp_path:
     assert {each.state for each in plane.health()} == {State.STOPPED}
     async with opened(settings) as components:
         assert await components.locks.list("holdfast:") == []
-        async with Plane(settings, {"scheduler"}):  # the result was said; whoever schedules next hears it
+        async with Plane(settings, {"scheduler"}):  # the result was published; the next scheduler handles it
             assert (await over(components, job)).result == 42
 
 
@@ -184,7 +184,7 @@ async def test_what_does_not_finish_in_time_is_given_back_and_run_by_the_next(tm
 
 
 class Failing:
-    """A part that does not start, or that ends by itself."""
+    """A part that does not start, or that ends unexpectedly."""
 
     name = "api"
 

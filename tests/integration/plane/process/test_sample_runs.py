@@ -1,4 +1,4 @@
-"""The workflow of the sample: it runs to its end, its approvals are decided, and nobody else's are."""
+"""The workflow of the sample: it runs to its end, its approvals are decided, and no others are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fair dispatch and several schedulers at once: each attempt once, each end once, no limit passed, nobody starved."""
+"""Fair dispatch and several schedulers: each attempt once, each end once, no limit exceeded, no tenant starved."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_worker_that_comes_finds_the_jobs_that_waited_for_it(planes: Pla
 
 
 async def test_a_row_that_cannot_be_read_ends_no_dispatching_for_good(planes: Planes) -> None:
-    """Somebody's heartbeat is broken for a while: jobs wait for as long, and then go on."""
+    """The heartbeat of a worker is broken for a while: jobs wait for as long, and then go on."""
     plane = await planes.open(idle_ns=MS)
     await plane.beat()
 
@@ -121,7 +121,7 @@ async def keep_busy(plane: Replica, took_ns: int, dispatched: int) -> None:
 
 
 async def sent_ahead(plane: Replica) -> None:
-    """Have done with so many jobs at once that as many are sent ahead as may be."""
+    """Finish so many brief jobs that prefetch is at its limit."""
     for _ in range(IN_A_ROW):
         job, _ = await enqueue(plane.store, Submission(TOPIC, tenant="acme"), POOL)
         await plane.in_state(job, JobState.DISPATCHED)
@@ -138,7 +138,7 @@ async def test_more_is_sent_than_there_are_places_only_while_everything_is_over_
 
 
 async def test_what_was_sent_ahead_and_nobody_begins_is_put_back_in_line_and_costs_no_attempt(planes: Planes) -> None:
-    """All places may be taken for hours by one that was expected to be over at once."""
+    """All slots may be taken for hours by jobs that were expected to be brief."""
     plane = await planes.open()
     await plane.beat(capacity=1)
     async with plane.scheduler.serving():
@@ -176,7 +176,7 @@ async def test_what_workers_had_that_have_left_is_put_back_in_line(planes: Plane
         await plane.reach(2, JobState.DISPATCHED)
         running = await plane.job(jobs[0])
         await plane.scheduler.on_started(started(running, 1, run_of(running)))
-        plane.clock.push(31)  # nobody has heard of the worker for longer than its word counts
+        plane.clock.push(31)  # the heartbeat of the worker is older than its TTL
         await plane.workers.view(fresh=True)
         plane.scheduler.dispatcher.wake(POOL)
         await plane.in_state(jobs[1], JobState.RETRYING)
@@ -195,7 +195,7 @@ async def test_a_tenant_with_a_long_line_does_not_starve_one_with_a_short_one(pl
     await submit_many(plane, 3, ["third"])
     workers = FakeWorkers(plane)
     async with plane.scheduler.serving():
-        await plane.heard()  # one has the only place, and all others stand in line
+        await plane.heard()  # one has the only slot, and all others are queued
         async with workers.serving():
             await plane.reach(36, JobState.SUCCEEDED)
     last = max(place for place, tenant in enumerate(workers.tenants) if tenant != "long")
@@ -273,7 +273,7 @@ async def test_several_schedulers_hand_out_each_attempt_once_and_end_each_job_on
 
 
 async def test_limits_of_tenants_and_pools_hold_in_every_order_of_events(planes: Planes) -> None:
-    """Random interleavings of looks, results, cancels and limits, on two schedulers at once."""
+    """Random interleavings of rounds, results, cancellations and limits, on two schedulers."""
     first, second = await planes.open(slots=2), await planes.open(slots=2)
     await first.beat(capacity=5)
     await second.workers.view(fresh=True)

@@ -1,4 +1,4 @@
-"""New jobs that are with workers when they are accepted: if there is a place, and nobody waits for it."""
+"""The fast path: new jobs are dispatched when they are accepted, if a slot is free and no job waits for it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_whoever_finds_no_place_stands_in_line_and_whoever_comes_then_stan
     finally:
         bell.close()
     assert (first.state, second.state, second.version, made) == (JobState.DISPATCHED, JobState.PENDING, 1, True)
-    await beat(service, 4)  # there is a place now, and somebody waits for it
+    await beat(service, 4)  # a slot is free now, and a job waits for it
     service.fast_path._state.succeeded(POOL)
     third, _ = await service.submit(ANN, Submission("sum", 3, "blue", priority=9))
     assert third.state is JobState.PENDING
@@ -196,7 +196,7 @@ async def test_a_submission_dispatches_no_job_if_the_fast_path_is_switched_off(p
 
 
 async def test_limits_hold_for_any_number_of_submitters_and_schedulers_at_once(planes: Planes) -> None:
-    """Whoever counts, counts in the transaction that hands out."""
+    """Slots are counted in the transaction that dispatches."""
     replicas = [await planes.open(slots=3) for _ in range(3)]
     for plane in replicas:
         await plane.beat(capacity=5)

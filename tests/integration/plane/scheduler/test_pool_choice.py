@@ -112,7 +112,7 @@ async def test_a_job_in_the_wrong_line_is_moved_though_others_of_its_tenant_wait
 
 @pytest.mark.asyncio
 async def test_a_line_with_jobs_of_another_pool_at_its_head_goes_on(planes: Planes) -> None:
-    """Somebody submitted them to a pool that does not serve their topic, and the one that does is full."""
+    """They were submitted to a pool that does not serve their topic, and the one that does is full."""
     plane = await planes.open()
     await plane.beat("w1", 1, "mail", pool="mails")
     await plane.beat("w2", 1)
@@ -149,7 +149,7 @@ async def test_a_dead_letter_is_tried_again_in_the_pool_that_was_asked_for(plane
     service = Service(ServiceParts(plane.database, plane.bus, plane.locks, plane.store, plane.workers))
     job, _ = await service.submit(ANN, Submission("pay"), pool="eu")
     plane.clock.push(31)
-    await plane.scheduler.on_submit(submitted(job))  # nobody has ever announced its topic
+    await plane.scheduler.on_submit(submitted(job))  # no worker has ever announced its topic
     await plane.beat("american", 2, "pay", pool="us")
     again, _ = await service.retry(ANN, job.id)
     await plane.scheduler.on_submit(submitted(again))

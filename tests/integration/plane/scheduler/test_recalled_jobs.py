@@ -1,6 +1,6 @@
 """Jobs that were sent to workers and taken back: each is run once, although two messages ask for it.
 
-And jobs that look as if nobody had begun them, because what their workers have said was not heard yet.
+And jobs that look unstarted, because the reports of their workers are still unread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.asyncio
 async def test_of_the_two_messages_of_a_job_that_was_taken_back_and_sent_again_the_older_is_not_run(
     planes: Planes,
 ) -> None:
-    """Both are in the queue. One worker would run the older, be done at once, and another would run the newer."""
+    """Both are in the queue. One worker would run the older and finish, and another would run the newer."""
     plane = await planes.open()
     app, runs = App("crew"), list[Any]()
     app.job(TOPIC)(runs.append)

@@ -241,7 +241,7 @@ async def test_a_worker_that_begins_a_cancelled_job_is_told_to_stop(plane: Repli
     """W21: the cancel came while the message was on its way; the worker hears of it with its first word."""
     job = await dispatched(plane)
     await plane.scheduler.on_cancel(cancelled(job))
-    assert await plane.staged(subjects.STOP) == []  # nobody has it yet
+    assert await plane.staged(subjects.STOP) == []  # no worker has it yet
     await plane.scheduler.on_started(started(job, 1, run_of(job)))
     assert [row["subject"] for row in await plane.staged(subjects.STOP)] == ["stop.w1"]
     assert (await plane.job(job)).state is JobState.CANCELLED

@@ -1,4 +1,4 @@
-"""Attempts that a worker could not take: they cost nothing, wait where they are in nobody's way, and come again."""
+"""Attempts that a worker had no slot for: they cost nothing, delay no other job, and come again."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_job_that_came_back_stands_in_line_as_soon_as_one_of_its_topic_h
     await plane.scheduler.on_result(finished(first, 1, run_of(first)))
     back = await plane.job(second)
     assert (back.state, back.not_before_ns) == (JobState.RETRYING, 0)
-    await plane.scheduler.on_result(finished(other, 1, run_of(other)))  # nobody waits any more
+    await plane.scheduler.on_result(finished(other, 1, run_of(other)))  # no job waits any more
     assert await plane.job(second) == back
 
 

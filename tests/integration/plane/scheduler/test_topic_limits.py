@@ -48,7 +48,9 @@ async def test_a_pool_has_for_a_topic_what_its_workers_have_between_them(plane: 
         await plane.workers.leave(worker)
     assert (await plane.workers.view(fresh=True)).pool(POOL).places == {HEAVY: 2}, "w4 has slots, and does not serve it"
     await plane.workers.leave("w4")
-    assert (await plane.workers.view(fresh=True)).pool(POOL).places == {}, "whoever is left takes it in every place"
+    assert (await plane.workers.view(fresh=True)).pool(POOL).places == {}, (
+        "the worker that is left serves it with every slot"
+    )
 
 
 async def test_the_word_of_a_worker_of_an_older_version_is_read(plane: Replica) -> None:
@@ -119,7 +121,7 @@ async def test_those_who_are_decided_about_together_are_counted_together(plane: 
 
 
 async def test_one_who_finds_its_topic_full_steps_aside_and_is_in_nobodys_way(plane: Replica) -> None:
-    """It was submitted before anybody knew of the limit."""
+    """It was submitted before the limit was known."""
     jobs = [await submit(plane, HEAVY, aside=False) for _ in range(3)]
     await beat(plane, 1)
     assert await plane.placement.place_all([job.id for job in jobs]) == [
@@ -146,7 +148,7 @@ async def test_a_topic_whose_attempts_are_over_at_once_gets_as_many_ahead_as_its
 
 
 async def test_two_schedulers_at_once_hand_out_no_more_than_there_are_places(planes: Planes) -> None:
-    """Three topics, two of them scarce, four that look at once; what is with workers is read all the time."""
+    """Three topics, two of them limited, four dispatchers; the jobs with workers are read all the time."""
     first, second = await planes.open(), await planes.open()
     limits = {HEAVY: 2, "other": 1, LIGHT: 9}
     for plane in (first, second):

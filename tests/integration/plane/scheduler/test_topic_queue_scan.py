@@ -81,7 +81,7 @@ async def test_one_statement_finds_what_steps_find(
 
 
 async def test_tenants_have_their_turns_in_one_order_whatever_they_wait_for(planes: Planes) -> None:
-    """Whoever only waits aside stands between the others, and not before or behind all of them."""
+    """A tenant with jobs in topic queues only is between the others, and not before or behind all of them."""
     plane = await planes.open()
     for tenant in TENANTS:
         for aside in (True, False):

@@ -1,4 +1,4 @@
-"""Who waits for a place of its topic is in nobody's way, and goes when its turn has come, whoever comes or leaves."""
+"""A job that waits for a slot of its topic delays no other, and goes in its turn, whichever workers come or leave."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_a_line_of_a_scarce_topic_makes_no_trips_in_vain_and_lets_others_pass(planes: Planes) -> None:
-    plane = await planes.open(idle_ns=3600 * 10**9)  # what goes, goes because somebody has ended
+    plane = await planes.open(idle_ns=3600 * 10**9)  # a job goes only because another has ended
     await beat(plane, 1)
     heavy = [await submit(plane, HEAVY, priority=9) for _ in range(40)]
     async with plane.scheduler.serving():
@@ -86,7 +86,7 @@ async def test_several_schedulers_and_real_messages_never_have_more_at_once(plan
         await asyncio.gather(*(some(number) for number in range(12)))
         await replicas[1].reach(60, JobState.SUCCEEDED)
         watcher.cancel()
-    brief = 2 * (1 + AHEAD)  # attempts that are over at once may be sent ahead of time
+    brief = 2 * (1 + AHEAD)  # brief attempts may be prefetched
     assert 1 <= most <= brief
     assert sum(way.tally["straight"] for way in ways) >= 1
     assert await check_histories(replicas[0]) == {}
@@ -233,7 +233,9 @@ async def test_one_that_stands_aside_moves_to_the_pool_that_takes_its_topic_now(
     await plane.scheduler.on_submit(submitted(taken))
     assert await plane.placement.place(job.id) is PlacementResult.MOVED
     found = await plane.job(job)
-    assert (found.pool, found.queue) == ("elsewhere", JobQueue.POOL), "where it is not scarce, it stands in line"
+    assert (found.pool, found.queue) == ("elsewhere", JobQueue.POOL), (
+        "where the topic is not limited, it waits in the queue of the pool"
+    )
 
 
 # The short way.
@@ -259,7 +261,7 @@ async def test_a_new_job_of_a_scarce_topic_takes_the_short_way_while_there_is_a_
     await end(plane, first)
     fast_path._state.succeeded(f"{POOL} {HEAVY}")
     third = await new(HEAVY)
-    assert (third.state, await with_workers(plane)) == (JobState.PENDING, 0), "somebody waits for that place"
+    assert (third.state, await with_workers(plane)) == (JobState.PENDING, 0), "another job waits for that slot"
     assert fast_path.tally == {"straight": 2, "no_place": 2}
     assert await check_histories(plane) == {}
 

@@ -1,4 +1,4 @@
-"""Which jobs nobody has begun: not those about which words of workers wait, or may wait, to be heard."""
+"""Unstarted jobs: not those about which reports of workers are, or may be, unread."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ async def test_deliveries_that_found_the_job_busy_are_not_lost_however_many(sett
 
 
 class Told:
-    """A database that says how many runs of every attempt were lost, and hears which were given back."""
+    """A database that returns how many runs of every attempt were lost, and records returned ones."""
 
     def __init__(self, lost: int) -> None:
         self.lost = lost
@@ -193,7 +193,7 @@ async def test_what_workers_only_had_in_hand_when_they_died_is_run_all_the_same(
 async def test_a_message_that_was_delivered_before_says_its_start_also_where_its_topic_is_brief(
     work_stage: WorkerStage,
 ) -> None:
-    """A run that kills its worker at once can only be counted if it was said to begin."""
+    """A run that kills its worker immediately can only be counted if its start was reported."""
     app = App("billing")
     app.job("charge")(lambda payload: payload)
     worker = await work_stage.worker(app, delays=families.RETRY_DELAYS.without_jitter(1_000_000))

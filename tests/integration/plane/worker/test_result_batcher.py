@@ -178,7 +178,7 @@ def bundle(jobs: Sequence[Job]) -> Message:
 @pytest.mark.asyncio
 async def test_many_results_in_one_message_end_each_job_once_also_when_it_comes_again(plane: Replica) -> None:
     jobs = await dispatched(plane, 5)
-    await plane.scheduler.on_result(finished(jobs[0], 1, run_of(jobs[0], 7)))  # heard of before, by itself
+    await plane.scheduler.on_result(finished(jobs[0], 1, run_of(jobs[0], 7)))  # handled before, alone
     for deliveries in (1, 2):
         await plane.scheduler.handlers[subjects.RESULT](delivered(bundle(jobs), deliveries))
     assert [(await plane.job(job)).state for job in jobs] == [JobState.SUCCEEDED] * 5

@@ -33,7 +33,7 @@ class StandingClock:
 
 
 def endless(app: App, topic: str = "endless") -> list[str]:
-    """An async job that never ends by itself, and what becomes of it."""
+    """An async job that never ends, and how it was ended."""
     ends: list[str] = []
 
     @app.job(topic)
@@ -254,7 +254,7 @@ async def test_a_lost_lease_cancels_an_async_function_and_nothing_is_said(work_s
     assert ends == ["cancelled False"]
     assert work_stage.said(subjects.RESULT) == []
     assert worker.statistics().lost == 1
-    await until(lambda: len(work_stage.said(subjects.STARTED, job)) == 2)  # it was given back, and is run again
+    await until(lambda: len(work_stage.said(subjects.STARTED, job)) == 2)  # it was nacked, and is run again
     first, second = (each.fence.fence for each in work_stage.said(subjects.STARTED, job) if each.fence)
     assert second > first
 
@@ -283,7 +283,7 @@ async def test_a_lost_lease_is_seen_in_a_thread_and_nothing_is_said(work_stage: 
 
 
 async def test_a_late_result_carries_the_lower_fence_so_that_it_can_be_refused(work_stage: WorkerStage) -> None:
-    """The pause that nobody can prevent: between the last look at the lease and the publication."""
+    """The pause that cannot be prevented: between the last check of the lease and the publication."""
     app, gate = App("billing"), Gate()
     app.job("charge")(lambda payload: payload)
     fences: list[int] = []
@@ -335,7 +335,7 @@ async def test_while_a_bad_function_blocks_the_loop_its_lease_is_kept(work_stage
         lowest = began
         clock, pause = SystemClock(), threading.Event()
         until_ns = clock.now().mono + 2 * NS
-        while clock.now().mono < until_ns:  # two times its TTL, and nobody else gets a turn on this loop
+        while clock.now().mono < until_ns:  # two times its TTL, and no other task runs on this loop
             pause.wait(0.01)
             lowest = min(lowest, ctx.lease.remaining())
         elapsed.append(lowest)

@@ -1,4 +1,4 @@
-"""What is known of the workers is never older than it may be, and whoever asks all the time does not wait for it."""
+"""The view of the workers is never older than its limit, and callers under load do not wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plane speaks through one bus: whoever names another is told so, before anything is said where nobody listens."""
+"""A plane uses one bus: a process with another one is refused before it publishes a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 
 ME = Caller("me")
-NATS = "nats://user:secret@127.0.0.1:1?stream=MINE"  # nothing is there; it is refused before anybody connects
+NATS = "nats://user:secret@127.0.0.1:1?stream=MINE"  # nothing is there; it is refused before a connection
 
 
 @pytest.fixture

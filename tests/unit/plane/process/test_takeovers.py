@@ -1,4 +1,4 @@
-"""What the settings promise about takeovers names everything that somebody may have to wait for."""
+"""The promises of the settings about takeovers name everything that a takeover may wait for."""
 
 from __future__ import annotations
 

@@ -42,6 +42,6 @@ def test_places_are_dealt_out_fairly_within_room_and_none_is_left_over(lines: li
         mine = [job for job in turn.jobs if job[0] == each.tenant]
         assert mine == list(each.jobs[: len(mine)])
         assert len(mine) <= reach[each.tenant]
-        # Whoever got less than another by more than one had no more, or was not allowed more.
+        # A tenant that got less than another by more than one had no more jobs, or was at its limit.
         assert all(got[each.tenant] >= number - 1 or got[each.tenant] == reach[each.tenant] for number in got.values())
     assert turn.last == (turn.jobs[-1][0] if turn.jobs else None)

@@ -1,4 +1,4 @@
-"""When workers are sent more than they can run: only while all that is heard of their pool is over at once."""
+"""Prefetch: workers get more jobs than slots only while all attempts of their pool are brief."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_one_that_was_not_over_at_once_ends_it_until_as_many_were_again(slow: in
 
 
 def test_it_ends_when_nothing_is_heard_for_a_while_and_goes_on_with_the_next_word() -> None:
-    """Whoever has all places may have them for hours, and nothing is heard of that before the end."""
+    """A job may keep its slot for hours, and no report arrives before its end."""
     prefetch = heard(*[1] * IN_A_ROW)
     assert prefetch.ahead("default", 8, NOW + FRESH_NS) == AHEAD * 8
     assert prefetch.ahead("default", 8, NOW + FRESH_NS + 1) == 0

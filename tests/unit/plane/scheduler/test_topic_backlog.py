@@ -1,4 +1,4 @@
-"""Who of those that wait for a place of their topic goes next, and where that puts them in line."""
+"""Which of the jobs that wait for a slot of their topic go next, and where they join the queue."""
 
 from __future__ import annotations
 

@@ -254,10 +254,12 @@ async def test_each_is_taken_once_and_what_nobody_takes_is_given_back(locks: Loc
     assert lease is not None
     assert lease.held
     assert await claims.take(lock) is None
-    await claims.leave("a")  # it was taken: nothing is left to be given back
+    await claims.leave("a")  # it was used: nothing is left to release
     await claims.leave("b")
     left = [each.key for each in await locks.list("")]
-    assert left == [WORKER_JOB.key(job=each) for each in "ac"], "whoever gets the message next does not find it busy"
+    assert left == [WORKER_JOB.key(job=each) for each in "ac"], (
+        "the next worker that gets the message does not find it busy"
+    )
     claims.close()
     await held_are(locks, lease.key)
     assert await lease.release()
@@ -321,7 +323,7 @@ async def test_a_transaction_that_is_made_again_counts_once(locks: Locks, databa
 async def test_a_transaction_that_is_made_again_and_finds_nothing_brings_nothing(
     locks: Locks, database: SqliteDatabase
 ) -> None:
-    """Its first run was undone, and somebody else has the message, and the lease, by now."""
+    """Its first run was undone, and another worker has the message, and the lease, by now."""
     claims = ClaimedLeases(locks, WORKER_JOB)
 
     async def undone(tx: Tx) -> None:

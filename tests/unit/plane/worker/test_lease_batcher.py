@@ -26,7 +26,7 @@ async def locks(tmp_path: Path) -> AsyncIterator[Locks]:
 
 
 class Counted:
-    """How many were asked for at once, and a place to be held up."""
+    """The sizes of batches, and a point to stop at."""
 
     def __init__(self, locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[int] = []

@@ -46,7 +46,7 @@ async def test_a_plain_function_runs_in_a_thread_and_does_not_block_the_loop(wor
 
     @app.job("charge")
     def charge(ctx: BlockingContext, payload: Any) -> Any:
-        # It asks the loop for something: were it on the loop itself, nobody could answer.
+        # It needs the loop: on the loop itself it would wait forever.
         return asyncio.run_coroutine_threadsafe(asyncio.sleep(0, payload), loop).result(30)
 
     await work_stage.worker(app)
@@ -85,7 +85,7 @@ async def test_a_topic_that_is_over_at_once_says_its_start_only_when_it_takes_lo
     await work_stage.worker(app)
     first = await work_stage.send("charge", "quick")
     assert (await work_stage.result(first)).body["status"] == "succeeded"
-    assert len(work_stage.said(subjects.STARTED, first)) == 1, "nobody could know that it would be quick"
+    assert len(work_stage.said(subjects.STARTED, first)) == 1, "it was not known to be brief"
     # How long an attempt takes is not ours to say on a busy machine: now and then one is found to be slow.
     quick = [await work_stage.send("charge", "quick") for _ in range(20)]
     for job in quick:
@@ -260,7 +260,7 @@ async def test_attempts_that_are_over_at_once_wait_for_others_of_their_topic_and
         at_once -= 1
 
     worker = await work_stage.worker(app, concurrency=4)
-    await work_stage.result(await work_stage.send("charge"))  # from here on it is known to be over at once
+    await work_stage.result(await work_stage.send("charge"))  # from here on it is known to be brief
     jobs = [await work_stage.send("charge") for _ in range(40)]
     said = [(await work_stage.result(job)).body["status"] for job in jobs]
     # What was said is counted a moment later.

@@ -217,7 +217,7 @@ async def test_a_message_that_was_delivered_before_is_run_only_if_it_is_still_wa
     for job in ("over", "wanted"):
         await work_stage.send("charge", job, job=job)
         assert isinstance(await work_stage.end(job), RetryLater)
-    assert known.asked == []  # nobody asks about a first delivery
+    assert known.asked == []  # a first delivery is not checked
     for lease in others:
         await lease.release()
     await until(lambda: worker.statistics().outdated and worker.statistics().succeeded)
@@ -254,7 +254,7 @@ async def test_when_nobody_can_say_whether_a_message_is_wanted_it_is_given_back(
     await other.release()
 
     def refusals() -> list[float]:
-        """The delays for which it was given back because the database did not answer."""
+        """The delays of nacks because the database did not answer."""
         ends = [error for _, error in work_stage.bus.ends]
         return [each.delay for each in ends if isinstance(each, RetryLater) and isinstance(each.__cause__, Unavailable)]
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 async def test_what_the_scheduler_has_counted_a_place_for_is_left_to_the_worker_that_has_it(
     work_stage: WorkerStage,
 ) -> None:
-    """Two workers with a place each, two attempts: whoever has no place passes it on, and nothing goes back."""
+    """Two workers with a slot each, two attempts: a worker without a slot nacks, and nothing is returned."""
     gates = [Gate(), Gate()]
 
     async def charging(gate: Gate) -> Worker:
@@ -62,7 +62,7 @@ async def test_what_nobody_has_a_place_for_after_all_goes_back_to_the_scheduler(
     assert (await work_stage.result(second)).body["status"] == "returned"
     ends = [await work_stage.end(second, number) for number in (1, 2, 3, 4)]
     assert [isinstance(each, RetryLater) for each in ends] == [True, True, True, False]
-    assert all(isinstance(each.__cause__, LockBusy) for each in ends if each is not None), "nobody's failure"
+    assert all(isinstance(each.__cause__, LockBusy) for each in ends if each is not None), "no failure of the job"
     assert (worker.statistics().passed_on, worker.statistics().full) == (3, 1)
     gate.go.set()
     await work_stage.result(first)
