@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.ops.alerts import groups
 from holdfast.ops.alerts.model import RUNBOOKS, Alert, lasting, plainly
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.plane.settings.settings import Settings
 from pages import ROOT
 
@@ -32,7 +32,7 @@ TITLES = {
 
 def listed() -> str:
     """Every alert: its meaning, its threshold with the default settings and the reason, and its runbook."""
-    plan = Plan(Settings(database="sqlite:///plane.db"))
+    plan = AlertPlan(Settings(database="sqlite:///plane.db"))
     lines: list[str] = []
     for group in groups(plan):
         lines += [f"### {TITLES[group.name]}", ""]

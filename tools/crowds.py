@@ -1,4 +1,4 @@
-"""Crowds, measured: very many waiters of one lock in one process, and very many leases that nobody gave back.
+"""Measures many waiters of one lock in one process, and many leases that were not released.
 
     python tools/crowds.py                                  100,000 waiters and 1,000,000 leases, on every store
     python tools/crowds.py --waiters 10000 --expired 0      less of it
@@ -101,7 +101,7 @@ async def waited(url: str, store: str, number: int, *, ttl: float = 3.0, renewal
         blocks, resident = _blocks(), _resident()
         crowd = [asyncio.create_task(locks.lock("crowded", ttl=60).acquire(timeout=LIMIT_S)) for _ in range(number)]
         async with asyncio.timeout(LIMIT_S):
-            while sum(locks.manager.recorder.waiters().values()) < number:  # noqa: ASYNC110 - nobody tells of it
+            while sum(locks.manager.recorder.waiters().values()) < number:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
             kib = (_resident() - resident) / KIB / number
             renewed = locks.statistics().renewed
@@ -121,7 +121,7 @@ async def waited(url: str, store: str, number: int, *, ttl: float = 3.0, renewal
 
 
 def swept_file(path: Path, number: int) -> Swept:
-    """So many leases in a SQLite file have run out, and somebody takes new ones."""
+    """So many leases in a SQLite file have expired, and a client takes new ones."""
     engine = sqlite_store.open_engine(f"sqlite:///{path}?synchronous=normal")
     run_now(engine.blocking.acquire(_ask("first", MS), NS))
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
@@ -139,7 +139,7 @@ def swept_file(path: Path, number: int) -> Swept:
 
 
 def swept_redis(url: str, number: int) -> Swept:
-    """The same in a Redis, which forgets by itself: what is asked is whether anything of ours stays."""
+    """The same in a Redis, which expires keys itself: checks whether anything of ours stays."""
     engine = redis_store.open_engine(url)
     with redis.Redis.from_url(url) as client:
         for first in range(0, number, BATCH):
@@ -232,7 +232,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure, print, and judge."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--waiters", type=int, default=100_000, help="of one lock, in one process; 0: none")
-    parser.add_argument("--expired", type=int, default=1_000_000, help="leases that nobody gave back; 0: none")
+    parser.add_argument("--expired", type=int, default=1_000_000, help="leases that were not released; 0: none")
     parser.add_argument("--json", action="store_true", help="one object for each line")
     asked = parser.parse_args(words)
     sound = True

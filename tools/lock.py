@@ -1,4 +1,4 @@
-"""Pin the versions that the Makefile installs, for every supported Python at once, in requirements/.
+"""Pin the versions that the Makefile installs, for every supported Python, in requirements/.
 
     python tools/lock.py              pin what pyproject.toml newly asks for; every other pin stays
     python tools/lock.py --upgrade    choose the newest version of everything
@@ -69,7 +69,7 @@ def resolve(name: str, *, upgrade: bool) -> str:
     """Run the resolver for one file and return its text, with our own header."""
     product, tools = declared()
     kept = {} if upgrade else pins(name)
-    if name == "lowest":  # a lower bound that was lowered is pinned anew
+    if name == "lowest":  # a lower bound that was lowered is pinned again
         kept = {each: pin for each, pin in kept.items() if each not in product}
         constraints = {each: pin for each, pin in pins("dev").items() if each in tools}
     else:

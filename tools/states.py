@@ -15,8 +15,8 @@ from pages import ROOT
 PAGE = ROOT / "docs" / "states.md"
 
 REASONS = {
-    LossReason.EXPIRED: "its time ran out: the process was paused, renewal was off, or nobody had it in hand any more",
-    LossReason.STOLEN: "the store says that the key is not ours: it was forced, flushed, or given to somebody else",
+    LossReason.EXPIRED: "it expired: the process was paused, renewal was off, or the lease object was gone",
+    LossReason.STOLEN: "the store reports another owner: it was broken by force, flushed, or granted to another client",
     LossReason.UNCONFIRMED: "renewal was tried and could not be confirmed before the deadline, or as often as allowed",
     LossReason.MAX_HOLD: "it was held for as long as `max_hold` lets it",
     LossReason.STALLED: "the work did not call `progress()` for `stall_after`",
@@ -43,7 +43,7 @@ def render() -> str:
             "",
             "A lease is *doubtful* while a renewal has brought no answer. It may still be used: it is abandoned at",
             "the failure budget or at the renew deadline, whichever comes first, and both lie before the moment at",
-            "which the store may give the key to somebody else. *Lost* and *released* are final. A lost lease is",
+            "which the store may grant the key to another client. *Lost* and *released* are final. A lost lease is",
             "never released.",
             "",
             header,

@@ -68,7 +68,7 @@ def _row(threat: Threat, proofs: list[str]) -> str:
 
 
 def render(proofs: Proofs) -> str:
-    """The page with its table made anew."""
+    """The page with its regenerated table."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     return f"{before}{BEGIN}\n\n{table(proofs)}\n\n{END}{rest.partition(END)[2]}"
 

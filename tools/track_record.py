@@ -35,7 +35,7 @@ class Bug:
 
     id: str
     area: str  # one of AREAS
-    symptom: str  # what somebody would have seen, in a sentence
+    symptom: str  # what a user would have seen, in a sentence
     found: str  # by what
     mechanism: str  # what was wrong, and so what kind of bug it is
     fix: str  # the commit, or the beginning of its subject; "": in the working tree, not committed yet
@@ -105,7 +105,7 @@ def _row(bug: Bug) -> str:
 
 
 def render() -> str:
-    """The page with its tables made anew."""
+    """The page with its regenerated tables."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{rest.partition(END)[2]}"
 

@@ -170,7 +170,7 @@ def surroundings(tree: Path) -> Mapping[str, str]:
 
 @contextmanager
 def group(words: Sequence[str], tree: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process in a group of its own, of which nobody is left in the end."""
+    """A process in its own group, all of which is gone at the end."""
     process = subprocess.Popen(
         words,
         cwd=tree,

@@ -17,7 +17,7 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.http import headers as http_headers
 from holdfast.guards.http.client import Presenter
 from holdfast.guards.messaging import headers as message_headers
-from holdfast.ops.runbooks.evidence.metrics import Query, vector_of
+from holdfast.ops.runbooks.evidence.metrics import MetricQuery, vector_of
 from holdfast.ops.tuning import metrics as tuning_metrics
 from holdfast.plane.bus.envelope import (
     Unreadable,
@@ -315,7 +315,7 @@ def http_answer(data: bytes) -> None:
 def prometheus_answer(data: bytes) -> None:
     """What a Prometheus says, or whatever else listens at its address."""
     text = data.decode("utf-8", "replace")
-    for query in (Query("busy", "holdfast_lock_busy_total", by=by) for by in ((), ("family",))):
+    for query in (MetricQuery("busy", "holdfast_lock_busy_total", by=by) for by in ((), ("family",))):
         try:
             found = vector_of(text, query)
         except HoldfastError as error:

@@ -1,4 +1,4 @@
-"""Somebody waits for a lock, and the `Locks` that it belongs to is closed."""
+"""A caller waits for a lock while its `Locks` is closed."""
 
 from __future__ import annotations
 

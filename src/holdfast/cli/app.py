@@ -209,7 +209,7 @@ def _debug() -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress log lines, which are for services. Commands report what a person at a shell should know."""
-    log, lines = logging.getLogger("holdfast"), _Lines()
+    log, lines = logging.getLogger("holdfast"), _WarningHandler()
     propagate, log.propagate = log.propagate, False
     log.addHandler(lines)
     logging.getLogger("psycopg").addHandler(logging.NullHandler())  # our own errors contain its messages
@@ -222,7 +222,7 @@ def _quiet() -> Iterator[None]:
         log.propagate = propagate
 
 
-class _Lines(logging.Handler):
+class _WarningHandler(logging.Handler):
     """Prints the library's log lines that no command reports. Commands report events of leases themselves."""
 
     def emit(self, record: logging.LogRecord) -> None:

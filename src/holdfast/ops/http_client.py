@@ -28,7 +28,7 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 _SAID_MAX: Final = 200
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Does not follow redirects."""
 
     def redirect_request(self, *_: object) -> None:
@@ -39,7 +39,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 _CLOCK: Final = SystemClock()
 
 
-class _Hurried(io.RawIOBase):
+class _DeadlineStream(io.RawIOBase):
     """Data of a connection, until the deadline of the whole request."""
 
     def __init__(self, connection: socket.socket, stream: io.RawIOBase, deadline_ns: int) -> None:
@@ -76,7 +76,7 @@ class _Bounded(http.client.HTTPConnection):
 
     def _answer(self, connection: socket.socket, *about: Any, **more: Any) -> http.client.HTTPResponse:
         answer = http.client.HTTPResponse(connection, *about, **more)
-        answer.fp = io.BufferedReader(_Hurried(connection, answer.fp.detach(), self._deadline_ns))
+        answer.fp = io.BufferedReader(_DeadlineStream(connection, answer.fp.detach(), self._deadline_ns))
         return answer
 
 
@@ -94,7 +94,7 @@ class _Https(urllib.request.HTTPSHandler):
         return self.do_open(_BoundedSecure, request)
 
 
-_OPENER: Final = urllib.request.build_opener(_Stay, _Http, _Https)
+_OPENER: Final = urllib.request.build_opener(_NoRedirects, _Http, _Https)
 
 
 def metrics_url(field: str, url: str) -> str:

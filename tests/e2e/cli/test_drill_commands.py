@@ -83,11 +83,11 @@ def test_a_marked_store_is_drilled_and_left_as_free_as_it_was(shell: Shell) -> N
     assert (missing.code, "no lease store at" in missing.err) == (64, True)
     marked = shell.run("drill", "mark", "--url", shell.url, "--for", "600", "--json").json
     assert marked["key"] == "holdfast:drill:allowed"
-    with shell.locks() as locks, locks.lock("somebody else's", ttl=600):
+    with shell.locks() as locks, locks.lock("another key", ttl=600):
         done = shell.run("drill", "compound", "--url", shell.url, "--slo", "60", "--duration", "1", "--json")
         assert done.code == 0, done
         assert shell.url in _lines(done.out)[-1]["replay"]
-        assert {look.key for look in locks.list()} == {"somebody else's", "holdfast:drill:allowed"}
+        assert {look.key for look in locks.list()} == {"another key", "holdfast:drill:allowed"}
     assert [shell.run("drill", "unmark", "--url", shell.url).code for _ in range(2)] == [0, 1]
     assert shell.run("drill", "compound", "--url", shell.url).code == 64
 
@@ -131,7 +131,7 @@ def _started(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> tuple[subprocess.
 def test_ctrl_c_ends_a_drill_and_everything_of_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     process, children = _started(shell, monkeypatch)
     told = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
-    assert b"leases.db" not in told, "a URL may have a password, and anybody sees arguments"
+    assert b"leases.db" not in told, "a URL may contain a password, and arguments are public"
     process.send_signal(signal.SIGINT)
     done = shell.finish(process)
     assert done.code == 130, done

@@ -1,4 +1,4 @@
-"""A plane that cannot write is not ready, says why and what to do, and is ready again by itself: in real processes."""
+"""A plane that cannot write is not ready, says why and what to do, and becomes ready again: in real processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_full_disk_is_said_before_a_job_is_lost_and_ready_again_once_there_is_
         assert said["code"] == "not-ready"
         assert said["parts"]["database"].startswith("plane.db should not grow: its disk has ")
         assert said["parts"]["database"].endswith("16.0 MB are kept for what was begun; free space there")
-        assert str(disk.place) not in json.dumps(said), "whoever asks may be a stranger"
+        assert str(disk.place) not in json.dumps(said), "the client may be a stranger"
         assert said["parts"]["leases"] == "ok"
         assert "plane.db" in said["detail"]
         page = json.loads(asked(f"{up.address}/api/v1/status")[1])
@@ -66,7 +66,7 @@ def test_a_full_disk_is_said_before_a_job_is_lost_and_ready_again_once_there_is_
         other = becomes(worker, 503)["parts"]["database"]
         assert other.startswith("plane.db should not grow"), "its messages are in the file"
         assert asked(f"{up.address}/healthz")[0] == 200, "a restart would not help"
-        assert shell.run("jobs", "submit", "double", "--payload", "4", "--follow").code == 0, "nobody is refused for it"
+        assert shell.run("jobs", "submit", "double", "--payload", "4", "--follow").code == 0, "no caller is refused"
 
         disk.fill()
         until(lambda: submitted(up.address, "x" * 900_000) == 503, "a job for which there is no room")
@@ -83,7 +83,7 @@ def test_a_full_disk_is_said_before_a_job_is_lost_and_ready_again_once_there_is_
         (first, *_), (last, *_) = (
             [each for each in lines if each["event"] == text] for text in ("not ready", "ready again")
         )
-        assert str(disk.place / "plane.db") in first["holdfast"]["error"], "whoever runs it is told where"
+        assert str(disk.place / "plane.db") in first["holdfast"]["error"], "the operator sees the path"
         assert last["holdfast"]["part"] == "database"
 
 

@@ -1,4 +1,4 @@
-"""Whoever reads what a plane prints may go away, stall or be out of room: jobs, the drain and the exit code stay."""
+"""A reader of a plane's output may disappear, stall or have a full disk: jobs, the drain and the exit code stay."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def furnished(shell: Shell) -> Shell:
 
 @contextmanager
 def running(shell: Shell, *words: str, out: int | IO[Any], err: int | IO[Any]) -> Iterator[subprocess.Popen[bytes]]:
-    """`holdfast …` with the buffers that Python has by itself."""
+    """`holdfast …` with Python's default buffers."""
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast", *words],
         cwd=shell.directory,
@@ -88,7 +88,7 @@ def check_an_end_in_peace(shell: Shell, process: subprocess.Popen[bytes]) -> Non
 
 
 @pytest.mark.parametrize("place", ["gone", "full"])
-def test_events_that_nobody_can_read_cost_no_job_and_no_drain(furnished: Shell, tmp_path: Path, place: str) -> None:
+def test_unreadable_events_cost_no_job_and_no_drain(furnished: Shell, tmp_path: Path, place: str) -> None:
     with ExitStack() as stack:
         err = stack.enter_context((tmp_path / "err").open("wb"))
         out = subprocess.PIPE if place == "gone" else stack.enter_context(Path("/dev/full").open("wb"))
@@ -104,7 +104,7 @@ def test_events_that_nobody_can_read_cost_no_job_and_no_drain(furnished: Shell, 
     assert said == ["standard output cannot be written; events are not shown there"]
 
 
-def test_a_reader_of_events_who_stalls_holds_up_nobody(furnished: Shell) -> None:
+def test_a_stalled_reader_of_events_blocks_no_job(furnished: Shell) -> None:
     with running(furnished, "up", "--json", out=subprocess.PIPE, err=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["event"] == "started"

@@ -154,12 +154,12 @@ def test_a_payload_comes_from_the_line_a_file_or_standard_input(furnished: Shell
         (("list", "--after", "x"), 64, "after: is not a cursor in a list"),
         (("list", "--limit", "0"), 64, "--limit"),
         (("list", "--database", "mysql://h/db"), 64, "--database: 'mysql://h/db' cannot be used here"),
-        (("show", "nobody"), 1, "there is no job 'nobody'"),
+        (("show", "missing"), 1, "there is no job 'missing'"),
         (("show", "\x1b[31m"), 1, "there is no job"),
-        (("follow", "nobody"), 1, "there is no job 'nobody'"),
-        (("follow", "nobody", "--timeout", "-1"), 64, "timeout: -1 s is out of range"),
-        (("cancel", "nobody"), 1, "there is no job 'nobody'"),
-        (("retry", "nobody"), 1, "there is no dead letter 'nobody'"),
+        (("follow", "missing"), 1, "there is no job 'missing'"),
+        (("follow", "missing", "--timeout", "-1"), 64, "timeout: -1 s is out of range"),
+        (("cancel", "missing"), 1, "there is no job 'missing'"),
+        (("retry", "missing"), 1, "there is no dead letter 'missing'"),
         (("dead", "--tenant", "a b"), 64, "tenant: 'a b' is not usable"),
     ],
 )
@@ -196,7 +196,7 @@ def test_a_command_with_another_prefix_of_keys_is_refused_until_the_plane_is_swi
     assert shell.run("jobs", "submit", "t", "--id", "one", *place).code == 0
 
 
-def test_a_cancel_that_nobody_would_hear_is_refused_and_a_switch_makes_it_heard(shell: Shell) -> None:
+def test_a_cancel_on_another_bus_is_refused_until_the_bus_is_switched(shell: Shell) -> None:
     place = ("--database", "sqlite:///plane.db")
     assert shell.run("up", "--switch-bus", *place, "--bus", "nats://127.0.0.1:1?stream=MINE").code == 0
     refused = shell.run("jobs", "submit", "t", "--delay", "5", *place)

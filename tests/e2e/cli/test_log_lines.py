@@ -1,4 +1,4 @@
-"""What `holdfast up` and `holdfast worker` log: in the chosen format, from the chosen level up, waiting for nobody."""
+"""What `holdfast up` and `holdfast worker` log: in the chosen format, from the chosen level up, without blocking."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def written(level: str, *, as_json: bool, capsys: pytest.CaptureFixture[str]) ->
         logging.getLogger("a.driver").info("driving")
         logging.getLogger("a.driver").warning("driving badly")
         warnings.warn("do not", stacklevel=1)
-    OURS.warning("nobody hears this here")
+    OURS.warning("not shown here")
     return capsys.readouterr().err.splitlines()
 
 
@@ -67,7 +67,7 @@ def test_a_format_that_was_asked_for_is_kept_whatever_else_is_json() -> None:
     assert chosen_format(asked, as_json=True) == "text"
 
 
-def test_nobody_waits_for_whoever_does_not_read_and_what_is_dropped_is_told(
+def test_no_job_waits_for_a_stalled_reader_and_dropped_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown, reading, blocked = list[str](), threading.Event(), threading.Event()

@@ -90,7 +90,7 @@ def test_if_we_are_killed_the_command_does_not_live_on_unprotected(shell: Shell)
 
 @pytest.mark.requires("R39")
 def test_if_we_are_frozen_the_command_ends_before_its_lease_does(shell: Shell) -> None:
-    """Nobody renews while we are stopped, so somebody else has to end the command: the guardian."""
+    """The lease is not renewed while we are stopped, so the guardian has to end the command."""
     process, child, grandchild = started(shell, "--ttl", "1")
     process.send_signal(signal.SIGSTOP)
     with shell.locks() as locks:

@@ -1,8 +1,8 @@
-"""The token of a lease is its key, and whoever reads it can break in. It is in the store, and in nothing else.
+"""A lease token is a secret: any reader of it could release the lock. It is in the store, and nowhere else.
 
-Leases of both colours are taken, lost, refused, broken, degraded and promoted; a plane runs jobs, workflows, approvals
-and resource locks behind its API. Every token that any process was given is written down, and everything that anybody
-could read is searched for them: logs at the lowest level, drivers' included, metrics, ledger, tables, answers, pages,
+Leases of both APIs are taken, lost, refused, broken, degraded and promoted; a plane runs jobs, workflows, approvals
+and resource locks behind its API. Every token that any process was given is written down, and all readable output
+is searched for them: logs at the lowest level, drivers' included, metrics, ledger, tables, answers, pages,
 commands, errors, command lines and environments. The tokens of API callers are looked for too.
 """
 
@@ -140,7 +140,7 @@ def furnish(folder: Path, leases: str) -> None:
 
 
 class Caller:
-    """Somebody who asks a plane over HTTP. What is answered is looked at, unless it is meant to be a secret."""
+    """An HTTP client of a plane. Its answers are recorded, unless they are meant to contain a secret."""
 
     def __init__(self, address: str, name: str, sinks: Sinks) -> None:
         self._address = address
@@ -219,7 +219,7 @@ def silenced(server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Nobody else can write while the block runs."""
+    """No other process can write while the block runs."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         yield
@@ -227,7 +227,7 @@ def locked(file: Path) -> Iterator[None]:
 
 @pytest.mark.timeout(400)  # it types every command that there is
 @pytest.mark.threat("X2")
-def test_no_token_is_in_anything_that_somebody_can_read(place: tuple[str, Outage], shell: Shell, sinks: Sinks) -> None:
+def test_no_token_is_in_any_readable_output(place: tuple[str, Outage], shell: Shell, sinks: Sinks) -> None:
     url, outage = place
     use_blocking(url, sinks, outage)
     asyncio.run(use_asyncio(url, sinks, outage))

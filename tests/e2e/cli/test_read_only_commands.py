@@ -121,7 +121,7 @@ def test_releasing_a_free_lock_does_nothing_and_says_so(shell: Shell) -> None:
         ),
     ],
 )
-def test_release_needs_a_reason_and_somebody_to_ask(shell: Shell, words: tuple[str, ...]) -> None:
+def test_release_needs_a_reason_and_a_confirmation(shell: Shell, words: tuple[str, ...]) -> None:
     with shell.locks() as locks, locks.lock("nightly", ttl=600) as lease:
         done = shell.run("release", "nightly", *words)
         assert (done.code, done.out) == (64, "")

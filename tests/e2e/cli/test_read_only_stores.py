@@ -18,14 +18,14 @@ from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 from support.cli.sessions import Shell
 
-NOBODY = 65_534
+UNPRIVILEGED = 65_534
 BY_NOBODY = f"""
 import os, sys
 from holdfast.cli.app import run_app
-run_app(sys.argv[1:])  # so that all modules are there: nobody may not be allowed to read them
+run_app(sys.argv[1:])  # so that all modules are loaded: the user may not be allowed to read them
 sys.stdout.flush()
-os.setgid({NOBODY})
-os.setuid({NOBODY})
+os.setgid({UNPRIVILEGED})
+os.setuid({UNPRIVILEGED})
 sys.exit(run_app(sys.argv[1:]))
 """
 LOOKS = [
@@ -111,13 +111,13 @@ def test_what_looks_finds_all_tables_after_they_were_prepared(shell: Shell) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a second user, which only root can be")
-@pytest.mark.parametrize("writes", [False, True], ids=["nobody has it open", "somebody has it open"])
+@pytest.mark.parametrize("writes", [False, True], ids=["not open elsewhere", "open elsewhere"])
 def test_a_file_that_may_not_be_written_can_be_read(tmp_path: Path, writes: bool) -> None:
     path = tmp_path / "plane.db"
     for each in (tmp_path, *tmp_path.parents[:-2]):
         each.chmod(0o755)
     path.touch()  # by the operator: SQLite gives the files beside it the same group and mode
-    os.chown(path, -1, NOBODY)
+    os.chown(path, -1, UNPRIVILEGED)
     path.chmod(0o640)
     settings = Settings(database=f"sqlite:///{path}")
 

@@ -9,7 +9,7 @@ from support.cli.sessions import Shell
 
 
 def taken(shell: Shell, tenant: str, resource: str, mode: str = "exclusive") -> ResourceGrant:
-    """Somebody outside holds it."""
+    """An outside caller holds it."""
     return on_plane(
         lambda components, _: components.service.resources.acquire(
             tenant, resource, owner=f"of {tenant}", mode=mode, ttl=3600
@@ -19,7 +19,7 @@ def taken(shell: Shell, tenant: str, resource: str, mode: str = "exclusive") -> 
     )
 
 
-def test_a_resource_that_nobody_gives_back_is_found_taken_away_and_on_record(shell: Shell) -> None:
+def test_a_resource_of_a_dead_holder_is_found_released_and_recorded(shell: Shell) -> None:
     furnish(shell)
     assert shell.run("up", "--prepare").code == 0
     assert shell.run("resources", "list").out == "no resource is held\n"

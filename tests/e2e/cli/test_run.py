@@ -1,4 +1,4 @@
-"""`holdfast run`: what the command finds, what the exit code says, and when the lock is taken and given back."""
+"""`holdfast run`: the command's environment, the exit code, and when the lock is taken and released."""
 
 from __future__ import annotations
 

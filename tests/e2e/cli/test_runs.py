@@ -65,7 +65,7 @@ def test_a_run_from_its_start_over_an_approval_to_its_end(furnished: Shell) -> N
     def waits() -> bool:
         return bool(furnished.run("runs", "show", "r1", "--json").json["run"]["status"] == "waiting")
 
-    until(waits, "a run that waits for somebody")
+    until(waits, "a run that waits for an approval")
     unfinished = furnished.run("runs", "follow", "r1", "--timeout", "0.1")
     assert unfinished.code == 124
     assert unfinished.out.splitlines()[-1] == "r1 is waiting and has not finished yet"
@@ -187,9 +187,9 @@ def test_runs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     assert furnished.run("runs", "rerun", ids[0]).code == 1
     asked = furnished.run("runs", "cancel", ids[0], "--reason", "enough")
     assert (asked.code, asked.out) == (0, f"cancellation requested for {ids[0]} (pending)\n")
-    missing = furnished.run("runs", "show", "nobody")
+    missing = furnished.run("runs", "show", "missing")
     assert missing[:2] == (1, "")
-    assert missing.err.startswith("holdfast: there is no run 'nobody' (database: ")
+    assert missing.err.startswith("holdfast: there is no run 'missing' (database: ")
     assert furnished.run("runs", "follow", ids[0], "--timeout", "0.1").code == 124
 
 

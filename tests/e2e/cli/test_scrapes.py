@@ -1,4 +1,4 @@
-"""What goes wrong in a real process is in what a scrape of it says: nothing is counted that nobody can read."""
+"""Problems of a real process are in its metrics: every counter can be scraped."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def submitted(shell: Shell, *words: str) -> None:
 
 
 @pytest.mark.requires("R63", "R137")
-def test_overdue_and_forgotten_jobs_and_approvals_nobody_gave_are_scraped(shell: Shell) -> None:
+def test_overdue_and_orphaned_jobs_and_pending_approvals_are_scraped(shell: Shell) -> None:
     """W42: a gauge that stays up while something is overdue, and a counter of what was replayed. W43: by its state."""
     furnished(shell, TROUBLE)
     submitted(shell, "double", "--payload", "4")
     submitted(shell, "slow", "--payload", json.dumps(str(shell.directory)), "--id", "overdue")
     submitted(shell, "bank.pay", "--deadline", "0.5")
-    up = Up(shell, "--only", "reconciler,replayer,worker")  # no scheduler: nobody but the replayer takes them further
+    up = Up(shell, "--only", "reconciler,replayer,worker")  # no scheduler: only the replayer advances them
     scrape = Scraped(up.said("started")[0]["probe"])
     until((shell.directory / "begun").exists, "a function that runs")
     url = f"sqlite:///{shell.directory}/plane.db"

@@ -131,4 +131,4 @@ def test_a_terminal_is_told_for_whom_it_waits(shell: Shell) -> None:
             assert lease.release()
             session.sees("ran")
             assert session.ends() == 0
-        until(lambda: not locks.inspect("nightly").held, "the lock to be given back")
+        until(lambda: not locks.inspect("nightly").held, "the lock to be released")

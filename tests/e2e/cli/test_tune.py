@@ -153,10 +153,10 @@ def test_bad_input_is_said_and_nothing_is_written(shell: Shell, words: list[str]
     assert sorted(each.name for each in shell.directory.iterdir()) == []
 
 
-def test_a_family_that_nobody_knows_and_a_jitter_that_cannot_be_are_refused(shell: Shell, day: Path) -> None:
-    unknown = shell.run("tune", "--history", "audit", "--family", "nobody")
+def test_an_unknown_family_and_an_impossible_jitter_are_refused(shell: Shell, day: Path) -> None:
+    unknown = shell.run("tune", "--history", "audit", "--family", "missing")
     assert unknown.code == 64
-    assert "'nobody' is neither in the data nor in the plane" in unknown.err
+    assert "'missing' is neither in the data nor in the plane" in unknown.err
     wide = shell.run("tune", "--history", "audit", "--retry-jitter", "2s")
     assert (wide.code, wide.out) == (64, "")
     assert "not below the base" in wide.err

@@ -114,7 +114,7 @@ def test_who_waits_for_a_resource_does_not_hold_up_the_end_and_the_api_answers_t
         asked = {"resource": "db", "owner": "first", "ttl": 600}
         assert client.post("/api/v1/resource-locks/acquire", json=asked).status_code == 200
         waiting = pool.submit(client.post, "/api/v1/resource-locks/acquire", json={**asked, "timeout": 30})
-        until(lambda: wishes(furnished) == 1, "somebody who waits")
+        until(lambda: wishes(furnished) == 1, "a waiter")
         up.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         answer = waiting.result(60)

@@ -74,8 +74,8 @@ def test_every_process_waits_for_the_database_and_begins_when_it_answers(
     api = Starting(shell, "up", "--only", "api", *places, port_flag="--port")
     scheduler = Starting(shell, "up", "--only", "scheduler,replayer", *places, port_flag="--probe-port")
     worker = Starting(shell, "worker", "works:app", *places, port_flag="--probe-port")
-    everybody = (api, scheduler, worker)
-    for each in everybody:
+    processes = (api, scheduler, worker)
+    for each in processes:
         each.waits("database")
     assert scheduler.parts()["scheduler"] == worker.parts()["worker"] == "starting"
     assert asked(f"{api.address}/")[0] == asked(f"{api.address}/openapi.json")[0] == 200, "it serves what it can"
@@ -84,11 +84,11 @@ def test_every_process_waits_for_the_database_and_begins_when_it_answers(
     assert json.loads(text)["detail"] == "not ready: the process waits for its database"
 
     own_postgres.start()
-    for each in everybody:
+    for each in processes:
         each.ready()
     done = shell.run("jobs", "submit", "double", "--payload", "2", "--follow", *places)
     assert done.code == 0, done.err
-    for each in everybody:
+    for each in processes:
         assert each.end() == 0
         log = each.log.read_text()
         assert WAITS in log

@@ -46,7 +46,7 @@ def test_a_name_is_one_workers_until_that_has_left_or_died(shell: Shell) -> None
     assert "if that one has died, its name is free in" in second.err
     os.kill(first.pid, signal.SIGKILL)
     shell.finish(first)
-    third = shell.start(*words)  # at once, though the registry still takes the first for alive
+    third = shell.start(*words)  # immediately, though the registry still considers the first one alive
     assert third.stderr is not None
     assert "worker ada serves default" in third.stderr.readline()
     third.terminate()

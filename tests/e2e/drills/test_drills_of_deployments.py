@@ -1,6 +1,6 @@
-"""Drills of a whole plane on a deployment that somebody has set up: Postgres, NATS and Redis, with others in them.
+"""Drills of a whole plane on a configured deployment: Postgres, NATS and Redis, with other users on them.
 
-Somebody else's plane has a job in the same database, with its message on the same server, and no process of its own; so
+Another plane has a job in the same database, with its message on the same server, and no process of its own; so
 if anything of a drill strayed out of its quarters, that job would be moved.
 """
 
@@ -54,7 +54,7 @@ class Left(NamedTuple):
 
 
 class Staging:
-    """A deployment with somebody else's work in it."""
+    """A deployment with the work of another plane."""
 
     def __init__(self, config: Path) -> None:
         self.config = config
@@ -63,12 +63,12 @@ class Staging:
 
     async def _settle(self) -> str:
         async with opened(self.deployment.settings) as components:
-            job, _ = await components.service.submit(Caller("somebody else"), Submission("theirs", {}))
+            job, _ = await components.service.submit(Caller("another caller"), Submission("theirs", {}))
             return job.id
 
     async def _moved(self) -> str:
         async with opened(self.deployment.settings) as components:
-            return str((await components.service.job(Caller("somebody else"), self.job)).state)
+            return str((await components.service.job(Caller("another caller"), self.job)).state)
 
     @property
     def state_of_their_job(self) -> str:
@@ -77,7 +77,7 @@ class Staging:
 
     def locks(self) -> holdfast.Locks:
         """Their leases."""
-        return holdfast.connect(self.deployment.settings.lease_url, service="somebody-else", request_timeout=20)
+        return holdfast.connect(self.deployment.settings.lease_url, service="another-service", request_timeout=20)
 
     def left(self) -> Left:
         """What drills have there now."""
@@ -155,7 +155,7 @@ def test_kill_is_played_on_the_servers_of_a_deployment_beside_work_of_others(
         verdict = _verdict([*words, "--report", str(report)], capsys)
         holders, plane = verdict["scenes"]
         assert len(holders["takeovers"]) >= 3
-        assert plane["takeovers"], "the worker that was killed had jobs in hand, and somebody else ran them"
+        assert plane["takeovers"], "the killed worker had jobs in flight, and another worker ran them"
         assert _kept(plane) == WHOLE
         assert plane["kinds"]["granted"] > 20
         assert verdict["store"] == staging.deployment.shown
@@ -181,7 +181,7 @@ def test_every_process_on_the_servers_of_a_deployment_is_replaced_and_nothing_is
 
 
 def _tell(scene: str, text: str, *, good: bool | None = None) -> None:
-    """Nobody listens."""
+    """No process listens."""
 
 
 @pytest.mark.timeout(120)

@@ -43,7 +43,7 @@ def test_kill_takes_over_from_dead_holders_and_ends_no_job_twice(
     verdict = played("kill", tmp_path, monkeypatch, DrillPlan(ttl_s=1.0, slo_s=SLO_S, duration_s=1))
     holders, plane = verdict.judged
     assert len(holders.scene.takeovers) >= 3
-    assert plane.scene.takeovers, "the worker that was killed had jobs in hand, and somebody else ran them"
+    assert plane.scene.takeovers, "the killed worker had jobs in flight, and another worker ran them"
     assert {each.text for each in plane.scene.claims} == {
         "every acknowledged job succeeds",
         "no job has two terminal states",
@@ -96,7 +96,7 @@ def test_outage_is_met_by_each_policy_as_it_promises_and_is_over_afterwards(
 
 @pytest.mark.timeout(240)
 @pytest.mark.requires("R153", "R154", "R157")
-def test_retry_waves_serve_everybody_and_are_flattened_by_jitter(
+def test_retry_waves_serve_every_contender_and_are_flattened_by_jitter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verdict = played("retry-waves", tmp_path, monkeypatch, DrillPlan(ttl_s=5.0, slo_s=SLO_S, duration_s=3, seed=7))
@@ -110,9 +110,7 @@ def test_retry_waves_serve_everybody_and_are_flattened_by_jitter(
 @needs_redis
 @pytest.mark.timeout(240)
 @pytest.mark.requires("R30")
-def test_pauses_and_a_slow_network_at_once_lose_nothing_with_guards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_and_a_slow_network_lose_nothing_with_guards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = played("pause-and-delay", tmp_path, monkeypatch, DrillPlan(ttl_s=1.0, slo_s=SLO_S, duration_s=1))
     found = by_guard(verdict)
     assert found[Guard.OFF].lost >= 2

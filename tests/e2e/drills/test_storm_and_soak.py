@@ -22,7 +22,7 @@ from holdfast.errors import Misconfigured
 @pytest.mark.timeout(240)
 @pytest.mark.requires("R48", "R68")
 @pytest.mark.parametrize("own", ["sqlite", "redis"])
-def test_everybody_in_a_storm_is_served_in_order_and_leaves_nothing(
+def test_every_waiter_in_a_storm_is_served_in_order_and_leaves_nothing(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storm, "PROCESSES", 2)
@@ -67,7 +67,7 @@ def no_redis() -> str:
 
 def test_a_resident_that_does_not_start_fails_the_soak_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def died(*_: object) -> None:
-        raise Stalled("resident died, and nobody had asked for it")
+        raise Stalled("resident died unexpectedly")
 
     monkeypatch.setattr(DrillWorkers, "enter", died)
     monkeypatch.setattr(soak, "run", interrupted)
@@ -79,9 +79,9 @@ def test_a_resident_that_does_not_start_fails_the_soak_with_its_reason(monkeypat
 
     verdict = run(drill("soak"), DrillPlan(duration_s=600), tell, "holdfast drill soak")
     assert not verdict.passed
-    assert "resident on SQLite: resident died, and nobody had asked for it (False)" in told
+    assert "resident on SQLite: resident died unexpectedly (False)" in told
     _, resident = verdict.judged
-    assert "the resident starts: resident died, and nobody had asked for it" in resident.problems
+    assert "the resident starts: resident died unexpectedly" in resident.problems
 
 
 @pytest.mark.timeout(240)

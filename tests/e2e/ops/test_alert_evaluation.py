@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.ops.alerts import alerts
 from holdfast.ops.alerts.files import rules_document
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.plane.settings.lock_times import LOOPS
 from holdfast.plane.settings.sources import load
 from support.cli.sessions import Shell
@@ -27,7 +27,7 @@ SETTINGS = 'database = "sqlite:///plane.db?synchronous=normal"\n' + "".join(
 def test_all_rules_evaluate_on_a_plane_that_works_and_none_of_them_speaks(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.toml"
     config.write_text(SETTINGS)
-    plan = Plan(load(str(config)), scrape_s=1.0)
+    plan = AlertPlan(load(str(config)), scrape_s=1.0)
     with closing(Shell(tmp_path)) as shell:
         plane = shell.start("up", "--sample", "--port", "0", "--json")
         assert plane.stdout is not None
@@ -44,7 +44,7 @@ def test_all_rules_evaluate_on_a_plane_that_works_and_none_of_them_speaks(tmp_pa
 
 
 def at_work(prometheus: Prometheus) -> None:
-    """Until every loop has ticked, locks were given back, and what is recorded has followed."""
+    """Wait until every loop has ticked, locks were released, and recorded series exist."""
     prometheus.wait_for(
         "count(holdfast_loop_last_tick_timestamp_seconds)", lambda seen: bool(seen) and seen[0].value == len(LOOPS)
     )
@@ -54,7 +54,7 @@ def at_work(prometheus: Prometheus) -> None:
 
 
 def pages(prometheus: Prometheus) -> list[str]:
-    """The alerts that would get somebody up. A starved host may rightly be worth a ticket: its event loops are late."""
+    """The alerts that page. A starved host may rightly be worth a ticket: its event loops are late."""
     return [each["labels"]["alertname"] for each in prometheus.alerts() if each["labels"]["severity"] == "page"]
 
 

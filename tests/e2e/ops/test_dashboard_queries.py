@@ -105,12 +105,12 @@ def plane(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             yield process, json.loads(log.read_bytes().splitlines()[0])["address"]
         finally:
             process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGTERM)  # the second one: nobody waits for the sample
+            process.send_signal(signal.SIGTERM)  # the second one: the sample is not drained
             process.wait(60)
 
 
 class Reader:
-    """Somebody who looks at the dashboard, with all jobs chosen."""
+    """A reader of the dashboard, with all jobs chosen."""
 
     def __init__(self, prometheus: Prometheus) -> None:
         self.prometheus = prometheus

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import holdfast
-from holdfast.ops.runbooks.model import Severity
+from holdfast.ops.runbooks.model import FindingSeverity
 from holdfast.plane.settings.settings import Settings
 from support.cli.planes import Up
 from support.cli.sessions import LIMIT_S, Shell, until
@@ -68,7 +68,7 @@ def test_a_burst_of_lost_leases_of_a_process_that_stood_still_is_known_as_that(
         burst = found(report, "burst: pause")
         assert "3 leases were lost or refused" in burst.sentence
         assert "scheduler.job 3" in burst.sentence
-        assert report.severity is Severity.ACT
+        assert report.severity is FindingSeverity.ACT
         assert "holdfast tune --family scheduler.job" in [step.command for step in report.next]
 
 

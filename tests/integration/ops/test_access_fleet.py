@@ -1,4 +1,4 @@
-"""A plane on the accounts that `holdfast access` makes, on three servers at once: it lacks nothing, and has no more.
+"""A plane on the accounts that `holdfast access` makes, on three servers: it lacks nothing, and has no more.
 
 The parts are apart as in a fleet: an API that only submits, schedulers and loops, and a worker, each with its own user.
 """
@@ -232,7 +232,7 @@ async def test_no_user_may_do_what_another_is_for_nor_harm_the_stream(
 
 
 @pytest.mark.asyncio
-async def test_without_a_user_or_with_a_wrong_password_nobody_gets_in(guarded_nats: NatsServer) -> None:
+async def test_without_a_user_or_with_a_wrong_password_access_is_refused(guarded_nats: NatsServer) -> None:
     for url in (guarded_nats.url, guarded_nats.url.replace("nats://", "nats://holdfast-plane:wrong@")):
         told: BackendError = Unavailable("not asked yet")
         while isinstance(told, Unavailable):  # the server may have cut the line before its reason was read

@@ -150,7 +150,7 @@ def test_without_a_prefix_the_locks_of_a_plane_and_no_others_are_reached(restric
             locks.lock("app:job", ttl=30).acquire(timeout=1)
 
 
-def test_a_new_user_is_switched_off_and_applying_again_locks_nobody_out(restricted: RedisServer) -> None:
+def test_a_new_user_is_disabled_and_applying_again_locks_no_user_out(restricted: RedisServer) -> None:
     (line, _) = redis_access(prefix="late:", name="late").text.splitlines()
     restricted.cli(*shlex.split(line))
     with pytest.raises(redis.exceptions.AuthenticationError), client_of(restricted, "late-locks") as client:

@@ -25,7 +25,7 @@ from holdfast.ops.runbooks.books.store_outage import LOG_TEXT
 from holdfast.ops.runbooks.evidence.locks import ProofFact, StoreFact
 from holdfast.ops.runbooks.evidence.metrics import MetricsFact
 from holdfast.ops.runbooks.evidence.plane import PendingFact
-from holdfast.ops.runbooks.model import Severity
+from holdfast.ops.runbooks.model import FindingSeverity
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
 from holdfast.plane.process.components import opened
@@ -71,10 +71,10 @@ def settings_at(tmp_path: Path, leases: str) -> Settings:
 async def test_before_a_ttl_is_changed_ownership_expiry_and_exclusion_are_proved_on_a_key_of_its_own(
     opened_locks: Locks, lease_place: str, tmp_path: Path
 ) -> None:
-    async with opened_locks.lock("somebody:else", ttl=30):
+    async with opened_locks.lock("another:key", ttl=30):
         report = await reported("before-ttl-change", settings_at(tmp_path, lease_place))
-        assert [look.key for look in await opened_locks.list()] == ["somebody:else"]
-    assert report.severity is Severity.FINE
+        assert [look.key for look in await opened_locks.list()] == ["another:key"]
+    assert report.severity is FindingSeverity.FINE
     facts = {each.what: each.fact for each in report.evidence}
     release, exclusion = facts["stale release"], facts["exclusion"]
     assert isinstance(release, ProofFact)
@@ -103,12 +103,12 @@ async def test_leases_that_an_operator_broke_are_told_from_a_burst(
     report = await reported("not-owned", place, ledger=str(ledger))
     forced = found(report, "forced")
     assert "3 leases were lost, each of a lock that was broken by force (ada)" in forced.sentence
-    assert report.severity is Severity.WATCH
+    assert report.severity is FindingSeverity.WATCH
     assert any(step.command.startswith("holdfast audit --url") for step in report.next)
 
 
 @pytest.mark.requires("R25")
-async def test_handlers_that_outlive_a_lease_which_nobody_renews_are_named_as_the_cause(
+async def test_handlers_that_outlive_an_unrenewed_lease_are_named_as_the_cause(
     lease_place: str, opened_locks: Locks, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"
@@ -227,7 +227,7 @@ async def _check_outage(server: RedisServer, place: Settings) -> None:
     server.pause()
     for name in ("store-outage", "before-ttl-change"):
         stuck = await reported(name, place, patience=2.0)
-        assert stuck.severity in {Severity.ACT, Severity.UNKNOWN}
+        assert stuck.severity in {FindingSeverity.ACT, FindingSeverity.UNKNOWN}
     server.resume()
     server.kill()
     report = await reported("store-outage", place)

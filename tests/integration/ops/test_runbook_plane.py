@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.ops.runbooks.evidence.plane import JobFact, SnapshotFact
-from holdfast.ops.runbooks.model import Severity
+from holdfast.ops.runbooks.model import FindingSeverity
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.locks.registry import (
     RECONCILER,
@@ -64,14 +64,14 @@ async def done(plane: Replica) -> Job:
 
 
 @pytest.mark.requires("R59", "R128", "R129", "R131")
-async def test_a_job_that_was_done_once_is_told_from_one_that_somebody_has_ended_again(planes: Planes) -> None:
+async def test_a_job_that_ended_once_is_distinguished_from_one_that_ended_twice(planes: Planes) -> None:
     plane = await planes.open()
     job = await done(plane)
     assert job.state is JobState.SUCCEEDED
     place = settings_of(planes)
     async with led(plane, RECONCILER, REPLAYER):
         report = await reported("duplicate-dispatch", place, clock=plane.clock, JOB=job.id)
-        assert report.severity is Severity.FINE, report.findings
+        assert report.severity is FindingSeverity.FINE, report.findings
         fact = next(each.fact for each in report.evidence if each.what == "job")
         assert isinstance(fact, JobFact)
         assert [each.partition(",")[0] for each in fact.events][-1] == "RUNNING -> SUCCEEDED"
@@ -89,10 +89,10 @@ async def test_a_job_that_was_done_once_is_told_from_one_that_somebody_has_ended
     wrong = found(report, "wrong history")
     assert "it ended 2 times" in wrong.sentence
     assert "fence 1 wrote after fence" in wrong.sentence
-    assert report.severity is Severity.ACT
+    assert report.severity is FindingSeverity.ACT
 
 
-async def test_a_job_that_is_not_there_and_loops_that_nobody_leads_are_said(sqlite_planes: Planes) -> None:
+async def test_a_missing_job_and_loops_without_a_leader_are_reported(sqlite_planes: Planes) -> None:
     plane = await sqlite_planes.open()
     await plane.locks.ping()
     report = await reported("duplicate-dispatch", settings_of(sqlite_planes), JOB="gone")
@@ -112,12 +112,15 @@ async def test_a_snapshot_whose_leader_is_dead_is_told_from_a_fresh_one(planes: 
     async with SNAPSHOT_WRITER.lock(plane.locks) as lease:
         await writer.tick(Tick(lease))
         report = await reported("snapshot-leader", place, clock=plane.clock)
-        assert report.severity is Severity.FINE, report.findings
+        assert report.severity is FindingSeverity.FINE, report.findings
         fact = next(each.fact for each in report.evidence if each.what == "snapshot")
         assert isinstance(fact, SnapshotFact)
         assert (fact.writer, fact.fence, fact.workers) == (lease.owner, lease.fence, 1)
         plane.clock.push(12)
-        assert found(await reported("snapshot-leader", place, clock=plane.clock), "takeover").severity is Severity.WATCH
+        assert (
+            found(await reported("snapshot-leader", place, clock=plane.clock), "takeover").severity
+            is FindingSeverity.WATCH
+        )
         plane.clock.push(60)
         silent = await reported("snapshot-leader", place, clock=plane.clock)
         assert f"{lease.owner} holds {SNAPSHOT_WRITER.key()}" in found(silent, "silent leader").sentence
@@ -172,7 +175,7 @@ async def test_a_holder_that_is_stuck_in_a_run_is_told_from_one_that_has_just_be
     assert stored.run.id == "r-1"
     async with led(components, WORKFLOW_RECONCILER, WORKFLOW_DELAYS):
         calm = await reported("workflow-contention", place, RUN="r-1")
-        assert calm.severity is Severity.FINE, calm.findings
+        assert calm.severity is FindingSeverity.FINE, calm.findings
         lock = WORKFLOW_RUN.timed(1.0, 0.3).lock(components.locks, run="r-1")
         async with opened(place) as other, lock as lease:
             waiting = asyncio.create_task(WORKFLOW_RUN.lock(other.locks, run="r-1").acquire(timeout=30))
@@ -215,6 +218,6 @@ async def test_a_database_without_a_plane_is_said_and_left_as_it_is(tmp_path: Pa
     empty = tmp_path / "other.db"
     empty.touch()
     report = await reported("lock-debt", Settings(database=f"sqlite:///{empty}"))
-    assert report.severity is Severity.UNKNOWN
+    assert report.severity is FindingSeverity.UNKNOWN
     assert "there is no plane in that database" in str(report.as_dict())
     assert empty.stat().st_size == 0 or b"plane_" not in empty.read_bytes()

@@ -1,4 +1,4 @@
-"""Runbooks that were told of no job or run: whom they suspect, why, and what they say when there is nobody."""
+"""Runbooks without an id: the suspects, the reasons, and the report without suspects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.ops.runbooks.evidence.ledger import LedgerFact, recent
 from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact
 from holdfast.ops.runbooks.evidence.plane import JobFact, at_work, jobs_at_work
 from holdfast.ops.runbooks.examples import SEARCHED, held_lock, policy, rates, searched_of
-from holdfast.ops.runbooks.model import Fact, Severity, Source
+from holdfast.ops.runbooks.model import EvidenceSource, Fact, FindingSeverity
 from holdfast.ops.runbooks.suspects import SUSPECTS_MAX, Suspect, SuspectsFact, lately
 from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.db.ports import Tx
@@ -182,19 +182,22 @@ def test_each_suspect_has_its_findings_and_what_is_about_all_is_said_once() -> N
         "rates": rates(DUPLICATES, second_ends={"": 0.5}),
     }
     report = searched_of(DUPLICATES, facts, {"a": {**WELL, "ledger": ledger}, "b": {**WELL, "job": problem}})
-    assert [(each.id, each.severity) for each in report.suspects] == [("b", Severity.ACT), ("a", Severity.WATCH)]
-    assert {each.source for each in report.suspects} == {Source.LEDGER}
+    assert [(each.id, each.severity) for each in report.suspects] == [
+        ("b", FindingSeverity.ACT),
+        ("a", FindingSeverity.WATCH),
+    ]
+    assert {each.source for each in report.suspects} == {EvidenceSource.LEDGER}
     told = {each.id: {finding.rule for finding in each.findings} for each in report.suspects}
     assert told == {"b": {"wrong history"}, "a": {"refused end"}}
     assert "A second end of a was reported" in report.suspects[1].findings[0].sentence
     assert {each.rule for each in report.findings} == {"no leader", "refused end", "suspects"}
     named = next(each for each in report.findings if each.rule == "suspects")
     assert "a (1 second end refused, by the audit ledger); b (1 lease lost, by the audit ledger)" in named.sentence
-    assert named.severity is Severity.ACT
+    assert named.severity is FindingSeverity.ACT
     commands = [each.command for each in report.next]
     assert commands[0] == "holdfast jobs show b"
     assert {"holdfast jobs show a", "holdfast runbook duplicate-dispatch b"} <= set(commands)
-    assert report.severity is Severity.ACT
+    assert report.severity is FindingSeverity.ACT
 
 
 def test_what_should_never_be_is_looked_at_whichever_search_has_found_it() -> None:
@@ -208,33 +211,41 @@ def test_what_should_never_be_is_looked_at_whichever_search_has_found_it() -> No
     report = searched_of(DUPLICATES, {**facts, "loops": LOOPS}, {})
     assert [each.id for each in report.suspects] == ["both", "ended", "m-0", "m-1", "m-2"]
     assert "and 4 more that were not examined" in found(report, "suspects").sentence
-    assert report.suspects[0].source is Source.LEDGER
+    assert report.suspects[0].source is EvidenceSource.LEDGER
 
 
 def test_a_suspect_with_which_nothing_is_wrong_is_said_to_be_well() -> None:
     facts: dict[str, Fact | Exception] = {"jobs in database": SuspectsFact("rows", (Suspect("a", "attempt 2"),))}
     report = searched_of(DUPLICATES, {**facts, "jobs in ledger": NONE, "loops": LOOPS}, {"a": WELL})
     (only,) = report.suspects
-    assert (only.severity, only.source) == (Severity.FINE, Source.DATABASE)
+    assert (only.severity, only.source) == (FindingSeverity.FINE, EvidenceSource.DATABASE)
     assert only.findings[0].sentence.startswith("a has at most one end")
-    assert report.severity is Severity.FINE
+    assert report.severity is FindingSeverity.FINE
     assert "Nothing is wrong there." in found(report, "suspects").sentence
     gone = searched_of(DUPLICATES, {**facts, "loops": LOOPS}, {"a": {**WELL, "job": Unavailable("gone")}})
-    assert gone.severity is Severity.UNKNOWN
+    assert gone.severity is FindingSeverity.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("facts", "severity", "words"),
     [
-        ({"jobs in ledger": NONE, "jobs in database": NONE}, Severity.FINE, "Nothing suspicious in the last 15 min."),
-        ({"jobs in database": NONE}, Severity.FINE, "Searched: nothing to see."),
-        ({"jobs in database": Unavailable("down")}, Severity.UNKNOWN, "jobs in database (down)"),
-        ({"jobs in ledger": SuspectsFact("a part", complete=False)}, Severity.UNKNOWN, "too short to read all of it"),
-        ({}, Severity.UNKNOWN, "Give its id"),
+        (
+            {"jobs in ledger": NONE, "jobs in database": NONE},
+            FindingSeverity.FINE,
+            "Nothing suspicious in the last 15 min.",
+        ),
+        ({"jobs in database": NONE}, FindingSeverity.FINE, "Searched: nothing to see."),
+        ({"jobs in database": Unavailable("down")}, FindingSeverity.UNKNOWN, "jobs in database (down)"),
+        (
+            {"jobs in ledger": SuspectsFact("a part", complete=False)},
+            FindingSeverity.UNKNOWN,
+            "too short to read all of it",
+        ),
+        ({}, FindingSeverity.UNKNOWN, "Give its id"),
     ],
 )
-def test_that_nobody_is_suspicious_is_said_only_if_somebody_has_looked(
-    facts: dict[str, Fact | Exception], severity: Severity, words: str
+def test_no_suspects_are_reported_only_after_a_complete_search(
+    facts: dict[str, Fact | Exception], severity: FindingSeverity, words: str
 ) -> None:
     report = searched_of(DUPLICATES, {**facts, "loops": LOOPS}, {})
     assert report.severity is severity
@@ -243,7 +254,7 @@ def test_that_nobody_is_suspicious_is_said_only_if_somebody_has_looked(
     unread = 2 - sum(each is NONE for each in facts.values())
     assert (said.sure == "sure") is (unread == 0)
     down = searched_of(DUPLICATES, {"jobs in database": NONE, "loops": Unavailable("down")}, {})
-    assert down.severity is Severity.UNKNOWN, "nobody is suspicious, and whether anybody leads the loops is not known"
+    assert down.severity is FindingSeverity.UNKNOWN, "there is no suspect, and the leaders of the loops are not known"
 
 
 @pytest.mark.parametrize("book", SEARCHED)
@@ -281,7 +292,7 @@ async def test_a_job_that_ended_twice_is_found_among_others_and_named(planes: Pl
     async with RECONCILER.lock(plane.locks), REPLAYER.lock(plane.locks):
         well = await done(plane)
         calm = await reported("duplicate-dispatch", place, clock=plane.clock)
-        assert calm.severity is Severity.FINE, calm.findings
+        assert calm.severity is FindingSeverity.FINE, calm.findings
         assert "1 job of the database" in found(calm, "no suspects").sentence
         twice = await done(plane)
 
@@ -298,22 +309,22 @@ async def test_a_job_that_ended_twice_is_found_among_others_and_named(planes: Pl
         assert [each.id for each in report.suspects] == [twice.id, well.id]
         assert report.suspects[0].why.startswith("ended 2 times, attempt 1 of 3, SUCCEEDED since")
         assert f"The history of {twice.id} contains impossible events" in report.suspects[0].findings[0].sentence
-        assert report.suspects[1].severity is Severity.FINE
+        assert report.suspects[1].severity is FindingSeverity.FINE
         assert report.next[0].command.startswith(f"holdfast jobs show {twice.id}")
         with Ledger(tmp_path / "audit", clock=plane.clock) as ledger:
             ledger.note(Record(EventKind.DUPLICATE, plane.now_ns, SCHEDULER_JOB.key(job=well.id), ok=False))
         told = await reported("duplicate-dispatch", place, clock=plane.clock, ledger=str(tmp_path / "audit"))
         sources = {each.id: each.source for each in told.suspects}
-        assert sources == {well.id: Source.LEDGER, twice.id: Source.DATABASE}
+        assert sources == {well.id: EvidenceSource.LEDGER, twice.id: EvidenceSource.DATABASE}
         assert next(each for each in told.suspects if each.id == well.id).findings[0].rule == "refused end"
         plane.clock.push(3600)
         later = await reported("duplicate-dispatch", place, clock=plane.clock, ledger=str(tmp_path / "audit"))
-    assert found(later, "no suspects").severity is Severity.FINE
+    assert found(later, "no suspects").severity is FindingSeverity.FINE
 
 
 @pytest.mark.asyncio
 @pytest.mark.requires("R60")
-async def test_a_run_that_nobody_moves_is_found(plane_url: str, tmp_path: Path) -> None:
+async def test_a_run_that_does_not_advance_is_found(plane_url: str, tmp_path: Path) -> None:
     place = Settings(
         database=plane_url, leases=f"sqlite:///{tmp_path / 'leases.db'}", engine=EngineSettings(run_ttl=1.0)
     )
@@ -324,14 +335,14 @@ async def test_a_run_that_nobody_moves_is_found(plane_url: str, tmp_path: Path) 
         await components.flows.start(ASKER, "flow", run_id="r-1")
         fresh = await reported("workflow-contention", place, clock=clock)
         assert fresh.suspects == ()
-        assert found(fresh, "no suspects").severity is Severity.FINE
+        assert found(fresh, "no suspects").severity is FindingSeverity.FINE
         clock.push(3600)
         late = await reported("workflow-contention", place, clock=clock)
         await components.database.write(lambda tx: tx.query("UPDATE plane_run SET wake_ns = NULL"))
         report = await reported("workflow-contention", place, clock=clock)
     assert [each.findings[0].rule for each in late.suspects] == ["overdue"]
     (only,) = report.suspects
-    assert (only.id, only.source) == ("r-1", Source.DATABASE)
+    assert (only.id, only.source) == ("r-1", EvidenceSource.DATABASE)
     assert re.match("unchanged for 60 min .* none of its steps runs", only.why)
     assert {each.what for each in only.evidence} == {"lock", "run", "ledger"}
     assert "Run r-1 has nothing to wait for, but has not advanced" in only.findings[0].sentence

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.server import http_server
-from holdfast.cli.server.request_timeout import HurriedProtocol
+from holdfast.cli.server.request_timeout import TimedProtocol
 from support.cli.planes import Up
 from support.cli.sessions import Running, Shell
 from support.harness.web import TOKENS, stage_at
@@ -84,7 +84,7 @@ async def server(
 ) -> AsyncIterator[tuple[int, Any]]:
     """A server with tokens. Gives its port and the state of uvicorn."""
     for name, value in limits.items():
-        monkeypatch.setattr(HurriedProtocol, name, value, raising=False)
+        monkeypatch.setattr(TimedProtocol, name, value, raising=False)
     monkeypatch.setattr(http_server, "connections_max", lambda: most)
     ours = socket.create_server(("127.0.0.1", 0))
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that unsent bytes stay in the process

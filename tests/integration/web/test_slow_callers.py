@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.cli.server import connection_limit, http_server
 from holdfast.cli.server.connection_limit import CONNECTIONS_MAX
-from holdfast.cli.server.request_timeout import HurriedProtocol
+from holdfast.cli.server.request_timeout import TimedProtocol
 from holdfast.web.middleware.auth import Access
 from support.harness.web import stage_at
 
@@ -29,7 +29,7 @@ BODY = (
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **limits: float) -> AsyncIterator[int]:
     most = limits.pop("most", CONNECTIONS_MAX)
     for name, value in limits.items():
-        monkeypatch.setattr(HurriedProtocol, name, value)
+        monkeypatch.setattr(TimedProtocol, name, value)
     monkeypatch.setattr(http_server, "connections_max", lambda: most)
     ours = socket.create_server(("127.0.0.1", 0))
     async with stage_at(tmp_path, Access.bound_to("127.0.0.1")) as stage:

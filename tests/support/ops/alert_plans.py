@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.lease.error_policy import OnError
 from holdfast.ops.alerts.files import rules_document, yaml_text
 from holdfast.ops.alerts.model import lasting
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.scenarios.scenario import Scenario
 from holdfast.plane.settings.settings import (
     EscalationSettings,
@@ -29,9 +29,9 @@ PROMTOOL: Final = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool: apt-get install prometheus")
 
 DATABASE: Final = "sqlite:///plane.db"
-PLANS: Final[Mapping[str, Plan]] = {
-    "default": Plan(Settings(database=DATABASE)),
-    "quick": Plan(
+PLANS: Final[Mapping[str, AlertPlan]] = {
+    "default": AlertPlan(Settings(database=DATABASE)),
+    "quick": AlertPlan(
         Settings(
             database=DATABASE,
             takeover=120.0,
@@ -43,7 +43,7 @@ PLANS: Final[Mapping[str, Plan]] = {
         scrape_s=15.0,
         match={"plane": "blue"},
     ),
-    "small": Plan(
+    "small": AlertPlan(
         Settings(
             database=DATABASE,
             scheduler=SchedulerSettings(job_ttl=300.0, busy_delay=2.0, concurrency=4),
@@ -64,7 +64,7 @@ def promtool(*words: str) -> str:
     return done.stdout
 
 
-def proved(directory: Path, plan: Plan, scenarios: Sequence[Scenario], group: str | None = None) -> None:
+def proved(directory: Path, plan: AlertPlan, scenarios: Sequence[Scenario], group: str | None = None) -> None:
     """Run scenarios against all rules, or against one group and what it should say."""
     document = rules_document(plan)
     document["groups"] = [each for each in document["groups"] if group in (None, each["name"])]
@@ -72,7 +72,7 @@ def proved(directory: Path, plan: Plan, scenarios: Sequence[Scenario], group: st
     (directory / "rules.yml").write_text(yaml_text(document), encoding="utf-8")
     tests = [_only(each.as_test(), names) for each in scenarios]
     assert tests
-    found = {"rule_files": ["rules.yml"], "evaluation_interval": lasting(plan.pace.seen_s), "tests": tests}
+    found = {"rule_files": ["rules.yml"], "evaluation_interval": lasting(plan.windows.seen_s), "tests": tests}
     (directory / "tests.yml").write_text(yaml_text(found), encoding="utf-8")
     promtool("test", "rules", str(directory / "tests.yml"))
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from holdfast.core.ports import Clock
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.ops.runbooks.model import Finding, Report
+from holdfast.ops.runbooks.model import Finding, RunbookReport
 from holdfast.ops.runbooks.runner import run
-from holdfast.ops.runbooks.sources import Given, Scene
+from holdfast.ops.runbooks.sources import RunbookContext, RunbookOptions
 from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
@@ -23,11 +23,14 @@ LIMIT_S = 60.0
 
 async def reported(
     name: str, settings: Settings, *, clock: Clock | None = None, secrets: Iterable[str] = (), **given: Any
-) -> Report:
+) -> RunbookReport:
     """The report of a runbook. `JOB` and `RUN` among what is given are its arguments."""
     arguments: dict[str, str] = {key: given.pop(key) for key in ("JOB", "RUN") if key in given}
-    scene = Scene(
-        settings, Given(**{"spacing": 0.2, "patience": 20.0, **given}).check(), arguments, clock or SystemClock()
+    scene = RunbookContext(
+        settings,
+        RunbookOptions(**{"spacing": 0.2, "patience": 20.0, **given}).check(),
+        arguments,
+        clock or SystemClock(),
     )
     tokens = list(secrets)
     async with asyncio.timeout(LIMIT_S):
@@ -42,7 +45,7 @@ async def reported(
     return report
 
 
-def found(report: Report, rule: str) -> Finding:
+def found(report: RunbookReport, rule: str) -> Finding:
     """One of its findings."""
     named = {each.rule: each for each in report.findings}
     assert rule in named, "\n".join(line.text for line in report_lines(report))

@@ -20,7 +20,7 @@ KEY = "holdfast:drill:test:1:account"
 
 
 def grant(who: str, fence: int, at_s: float) -> Record:
-    """Somebody was given the lock."""
+    """A worker was granted the lock."""
     at_ns = round(at_s * NS)
     return Record(
         EventKind.GRANTED, at_ns, KEY, "drill", f"{who}@host:1/x", fence, began_ns=at_ns - 1, until_ns=at_ns + NS
@@ -28,7 +28,7 @@ def grant(who: str, fence: int, at_s: float) -> Record:
 
 
 def release(who: str, fence: int, at_s: float) -> Record:
-    """Somebody gave it back."""
+    """A worker released it."""
     at_ns = round(at_s * NS)
     return Record(EventKind.RELEASED, at_ns, KEY, "drill", f"{who}@host:1/x", fence, began_ns=at_ns - 1)
 

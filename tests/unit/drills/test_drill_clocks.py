@@ -92,7 +92,7 @@ def test_all_times_of_a_record_are_corrected_and_nothing_else(tmp_path: Path) ->
     assert (right.kind, right.key, right.fence) == (told.kind, told.key, told.fence)
 
 
-def test_the_file_says_the_same_to_everybody_who_has_it(tmp_path: Path) -> None:
+def test_all_processes_with_the_file_read_the_same_offsets(tmp_path: Path) -> None:
     first, second = Offsets(tmp_path / "clock"), Offsets(tmp_path / "clock")
     first.wall_ns, first.boot_ns = -5, HOUR
     assert (second.wall_ns, second.boot_ns) == (-5, HOUR)

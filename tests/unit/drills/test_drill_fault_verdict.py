@@ -17,7 +17,7 @@ from unit.drills.drill_scenes import KEY, grant, refused, release, scene, verdic
 
 
 def lost(who: str, fence: int, at_s: float) -> Record:
-    """Somebody was told that the lease is gone."""
+    """A worker noticed that its lease is lost."""
     at_ns = round(at_s * NS)
     return Record(EventKind.LOST, at_ns, KEY, "drill", f"{who}@host:1/x", fence, reason="stolen", until_ns=at_ns + NS)
 

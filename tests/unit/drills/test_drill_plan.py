@@ -90,7 +90,7 @@ def test_a_store_that_is_not_marked_is_refused_and_one_that_is_marked_is_not(tmp
         permission.mark(locks, 120.0)
         remaining = locks.inspect(permission.KEY).remaining
         assert remaining is not None
-        assert remaining > 60, "it was marked anew, for longer"
+        assert remaining > 60, "it was marked again, for longer"
         assert permission.unmark(locks)
         assert not permission.unmark(locks)
     with pytest.raises(BadInput, match="not marked"), stores.opened(plan, tmp_path):
@@ -196,7 +196,7 @@ def test_the_proxy_falls_silent_and_leads_elsewhere(echo: int) -> None:
             line.settimeout(0.05)
             with pytest.raises(TimeoutError):
                 line.recv(1024)
-            assert not _carries(proxy.port, b"nobody new")
+            assert not _carries(proxy.port, b"no new one")
             line.settimeout(10)
             proxy.mend()
             assert line.recv(1024) == b"unheard", "what was on the way arrives when it is over"

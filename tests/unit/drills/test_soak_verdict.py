@@ -38,7 +38,7 @@ def samples(growth: Mapping[str, float] = MappingProxyType({}), number: int = 60
             "objects": warm * 120_000 + chance.randrange(1_500),
             "threads": 8 + chance.randrange(2),
             "tasks": 9 + chance.randrange(3),
-            "files": 30 + chance.randrange(3) + (10 if second % 50 == 7 else 0),  # a peak when everybody reconnects
+            "files": 30 + chance.randrange(3) + (10 if second % 50 == 7 else 0),  # a peak when all clients reconnect
             "connections": 5 + chance.randrange(2),
         }
         grown = {name: round(value + growth.get(name, 0.0) * second / number) for name, value in level.items()}

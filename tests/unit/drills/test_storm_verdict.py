@@ -63,7 +63,7 @@ def judged(found: Sequence[WaiterReport], *, fair: bool = True) -> list[str]:
 
 @pytest.mark.requires("R48", "R68")
 @pytest.mark.parametrize("fair", [False, True])
-def test_a_storm_in_which_everybody_takes_turns_is_as_it_must_be(fair: bool) -> None:
+def test_a_storm_with_alternating_processes_meets_all_conditions(fair: bool) -> None:
     found = [waits(place) for place in range(4)]
     assert judged(found, fair=fair) == []
     assert (lead(found), first_half(found)) == (1, EACH // 2)
@@ -99,7 +99,7 @@ def test_each_thing_that_goes_wrong_is_said(spoil: Spoil, text: str) -> None:
     assert text in wrong[0]
 
 
-def test_whoever_is_told_that_the_time_is_over_is_no_reason_to_fail() -> None:
+def test_a_waiter_that_times_out_is_no_reason_to_fail() -> None:
     assert judged([shortened(waits(0), timed_out=1), *(waits(place) for place in range(1, 4))]) == []
 
 
@@ -112,7 +112,7 @@ def test_a_process_that_is_served_only_after_the_others_has_starved() -> None:
     assert first_half(found) == 0
 
 
-def test_leases_that_are_all_kept_and_given_back_are_as_they_must_be() -> None:
+def test_leases_that_are_all_kept_and_released_meet_all_conditions() -> None:
     found = [hoard(place) for place in range(4)]
     assert broken(list(judge_leases(found, 4 * EACH, 0, 2))) == []
     told = {each.name: each.value for each in lease_figures(found)}

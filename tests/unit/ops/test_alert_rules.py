@@ -13,8 +13,8 @@ from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe.metrics.table import TABLE, MetricKind
 from holdfast.ops.alerts import alerts, groups
 from holdfast.ops.alerts.files import rules_document, yaml_text
-from holdfast.ops.alerts.model import Alert, Recording, Severity, lasting
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.model import Alert, AlertSeverity, Recording, lasting
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.promql import Queries
 from holdfast.ops.alerts.scenarios.series import added, beginning, burst, first_of, flat, notation, rising
 from holdfast.ops.runbooks import RUNBOOKS
@@ -41,7 +41,7 @@ MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"')
 BY = re.compile(r"(?:by|on|group_left) \(([^()]*)\)")
 
 
-def one(plan: Plan, name: str, **labels: str) -> Alert:
+def one(plan: AlertPlan, name: str, **labels: str) -> Alert:
     (found,) = [each for each in alerts(plan) if each.name == name and labels.items() <= each.labels.items()]
     return found
 
@@ -92,10 +92,10 @@ def test_each_alert_says_what_it_means_why_and_what_to_run_next(name: str) -> No
 
 
 @pytest.mark.requires("R139")
-def test_abandonment_and_duplicate_ends_page_at_once() -> None:
+def test_abandonment_and_duplicate_ends_page_immediately() -> None:
     for name in ("HoldfastJobLockAbandoned", "HoldfastRunLockAbandoned", "HoldfastDuplicateEnd"):
         found = one(PLANS["default"], name)
-        assert (found.severity, found.hold_s) == (Severity.PAGE, 0.0)
+        assert (found.severity, found.hold_s) == (AlertSeverity.PAGE, 0.0)
         assert "> 0" in found.expression
 
 
@@ -106,7 +106,7 @@ def test_fallbacks_page_by_the_rule_that_also_escalates() -> None:
     assert f"> {rule.rate:g} and" in found
     assert "[5m] offset 5m" in found
     changed = Settings(database=DATABASE, escalation=EscalationSettings(rate=2.5, window=900.0))
-    found = one(Plan(changed), "HoldfastFallbackHarmful").expression
+    found = one(AlertPlan(changed), "HoldfastFallbackHarmful").expression
     assert "> 2.5 and" in found
     assert "[15m] offset 15m" in found
 
@@ -122,7 +122,7 @@ def test_fallbacks_page_by_the_rule_that_also_escalates() -> None:
 )
 def test_a_trend_accelerates_when_it_rose_more_than_over_the_window_before(name: str, trend: str, metric: str) -> None:
     plan = PLANS["default"]
-    span_s = plan.pace.hold_s
+    span_s = plan.windows.hold_s
     once, twice, now = lasting(span_s), lasting(2 * span_s), trend.format(lasting(span_s))
     found = one(plan, name)
     floor = re.escape(f"{now} > ") + r"[\d.]+" + re.escape(" and ")
@@ -138,10 +138,10 @@ def test_a_trend_accelerates_when_it_rose_more_than_over_the_window_before(name:
 def test_a_loop_may_be_late_for_what_the_settings_promise_and_no_longer() -> None:
     assert "> 85.5 and" in one(PLANS["default"], "HoldfastLoopLate", loop="snapshot").expression
     slower = Settings(database=DATABASE, snapshot=SnapshotSettings(interval=10.0))
-    assert "> 111 and" in one(Plan(slower), "HoldfastLoopLate", loop="snapshot").expression
+    assert "> 111 and" in one(AlertPlan(slower), "HoldfastLoopLate", loop="snapshot").expression
     promised = Settings(database=DATABASE, takeover=100.0)
-    assert "> 170.5 and" in one(Plan(promised), "HoldfastLoopLate", loop="snapshot").expression
-    sooner = Plan(Settings(database=DATABASE), scrape_s=15.0)
+    assert "> 170.5 and" in one(AlertPlan(promised), "HoldfastLoopLate", loop="snapshot").expression
+    sooner = AlertPlan(Settings(database=DATABASE), scrape_s=15.0)
     assert (
         one(sooner, "HoldfastNoLeader", loop="snapshot").hold_s
         < one(PLANS["default"], "HoldfastNoLeader", loop="snapshot").hold_s
@@ -158,7 +158,7 @@ def test_a_loop_may_be_late_for_what_the_settings_promise_and_no_longer() -> Non
     ],
 )
 def test_a_margin_is_thin_by_the_ttl_of_its_family(settings: Settings, family: str, bound: str) -> None:
-    found = one(Plan(settings), "HoldfastRenewalMarginThin", family=family).expression
+    found = one(AlertPlan(settings), "HoldfastRenewalMarginThin", family=family).expression
     assert f'le=~"{bound.replace(".", chr(92) * 2 + ".")}' in found
 
 
@@ -172,7 +172,7 @@ def test_rotating_loops_renew_nothing_and_are_not_asked_for_margins() -> None:
 def test_waves_are_measured_against_the_retry_delay() -> None:
     assert "> 9 and" in one(PLANS["default"], "HoldfastRetryWaves").expression
     short = Settings(database=DATABASE, scheduler=SchedulerSettings(busy_delay=0.05))
-    assert "HoldfastRetryWaves" not in {each.name for each in alerts(Plan(short))}
+    assert "HoldfastRetryWaves" not in {each.name for each in alerts(AlertPlan(short))}
 
 
 def test_parts_that_a_plane_has_not_are_not_missed() -> None:

@@ -1,6 +1,6 @@
-"""Alert rules at work, in promtool: each fires where it should, and what is normal pages nobody.
+"""Alert rules at work, in promtool: each fires where it should, and normal events page no one.
 
-The scenarios are those of `holdfast alerts --tests`, made from the settings. What pages nobody is tried against all
+The scenarios are those of `holdfast alerts --tests`, made from the settings. Quiet ones are tested against all
 rules; what fires, against the group that it belongs to, which is a fifth of the work. A few are written out by hand,
 with plain numbers, so that the scenarios are not tested by what made them alone.
 """
@@ -43,7 +43,7 @@ def test_nothing_that_a_plane_has_not_is_tried() -> None:
 @needs_promtool
 @pytest.mark.requires("R33", "R97")
 @pytest.mark.parametrize("half", [0, 1])
-def test_normal_failover_pages_nobody(tmp_path: Path, half: int) -> None:
+def test_normal_failover_pages_no_one(tmp_path: Path, half: int) -> None:
     chosen = CALM[half::2]
     assert {"a rolling restart pages no one", "the leader of every loop is killed and no alert fires"} <= {
         each.name for each in CALM

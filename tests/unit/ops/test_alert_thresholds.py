@@ -9,7 +9,16 @@ from hypothesis import strategies as some
 from holdfast.core.histogram import LADDER_NS
 from holdfast.core.lease.timing import guard_ns, settle
 from holdfast.core.tuning.burstiness import BUCKET_NS, Burstiness
-from holdfast.ops.alerts.thresholds import BUDGET, VOLUME, WAVE, Pace, overdue_s, slow_renewal_ns, thin_ns, wave_fano
+from holdfast.ops.alerts.thresholds import (
+    BUDGET,
+    VOLUME,
+    WAVE,
+    EvaluationWindows,
+    overdue_s,
+    slow_renewal_ns,
+    thin_ns,
+    wave_fano,
+)
 from holdfast.types import MS, NS
 
 TTLS = some.integers(200, 3600 * 1000).map(lambda ms: ms / 1000)
@@ -18,7 +27,7 @@ TTLS = some.integers(200, 3600 * 1000).map(lambda ms: ms / 1000)
 @pytest.mark.requires("R33")
 @given(some.floats(1.0, 120.0))
 def test_no_single_burst_can_hold_for_as_long_as_an_alert_must(scrape: float) -> None:
-    pace = Pace(scrape)
+    pace = EvaluationWindows(scrape)
     for burn in (pace.fast, pace.slow):
         assert burn.hold_s > burn.short_s
         assert burn.short_s < burn.long_s

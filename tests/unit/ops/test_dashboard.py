@@ -14,11 +14,11 @@ import pytest
 
 from holdfast.cli.app import COMMANDS
 from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
-from holdfast.ops.alerts.model import Runbook
+from holdfast.ops.alerts.model import RunbookName
 from holdfast.ops.dashboard import dashboard
 from holdfast.ops.dashboard import promql as queries
 from holdfast.ops.dashboard.layout import MARKS, placed, rows
-from holdfast.ops.dashboard.panels import COLUMNS, Colour, Kind, Panel, Steps
+from holdfast.ops.dashboard.panels import COLUMNS, Panel, PanelColor, PanelKind, PanelSteps
 from holdfast.plane.locks.registry import FAMILIES, Scope
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import (
@@ -37,7 +37,7 @@ SELECTOR = re.compile(r"(\w+)\{([^{}]*)\}")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"')
 GROUPING = re.compile(r"(?:by|on)\s*\(([^()]*)\)")
 
-# Metrics that are on no panel, and why nobody on call would miss them.
+# Metrics that are on no panel, and why the person on call does not need them.
 OFF_PANEL = {
     "holdfast_approvals_repeated_total": "a second click; harmless",
     "holdfast_audit_files_deleted_total": "rotation as configured",
@@ -202,7 +202,7 @@ def test_rows_come_in_the_order_of_an_incident_and_titles_are_unique() -> None:
         "Process",
     ]
     assert max(Counter(each.title for each in panels()).values()) == 1
-    assert all(each.kind is Kind.STAT and each.steps is not None for each in found[0].panels)
+    assert all(each.kind is PanelKind.STAT and each.steps is not None for each in found[0].panels)
 
 
 def test_ids_do_not_depend_on_the_panels_before() -> None:
@@ -213,7 +213,7 @@ def test_ids_do_not_depend_on_the_panels_before() -> None:
 
 
 def test_every_text_says_what_it_is_and_names_only_commands_that_exist() -> None:
-    runbooks = {runbook.value for runbook in Runbook}
+    runbooks = {runbook.value for runbook in RunbookName}
     for each in panels():
         assert re.fullmatch(r"[A-Za-z0-9].{39,}[.]", each.text, re.DOTALL), each.title
         for words in re.findall(r"`holdfast ([^`]+)`", each.text):
@@ -234,26 +234,26 @@ def test_lines_follow_the_settings() -> None:
     )
     for family, ttl in (("scheduler.job", 12.0), ("worker.job", 9.0), ("workflow.run", 6.0)):
         held = panel(f"Hold of {family}", changed)
-        assert held.steps == Steps.rising(ttl / 3, ttl)
+        assert held.steps == PanelSteps.rising(ttl / 3, ttl)
         assert f"TTL {ttl:g} s" in held.text
         query = panel("Least left at renewal", changed).queries[0].expression
         assert f'label_replace(vector({ttl:g}), "family", "{family}", "", "")' in query
-    assert panel("Wait for locks, p99").steps == Steps.rising(1.0, 2.0)
-    assert panel("Renewal delay", changed).steps == Steps.rising(0.5, 1.0)
+    assert panel("Wait for locks, p99").steps == PanelSteps.rising(1.0, 2.0)
+    assert panel("Renewal delay", changed).steps == PanelSteps.rising(0.5, 1.0)
     fallback = panel("Fallback by risk class", changed).steps
     assert fallback is not None
-    assert fallback.rest[-1] == (0.5, Colour.ACT)
+    assert fallback.rest[-1] == (0.5, PanelColor.ACT)
     overdue = panel("Time since the last tick, in intervals").steps
     assert overdue is not None
-    assert overdue.rest[0] == (3.0, Colour.LOOK)
+    assert overdue.rest[0] == (3.0, PanelColor.LOOK)
     assert 4.0 < overdue.rest[1][0] < 6.0
     waves = panel("Retry waves, Fano factor").steps
     assert waves is not None
-    assert [(round(value, 6), colour) for value, colour in waves.rest] == [(9.0, Colour.LOOK)]
+    assert [(round(value, 6), colour) for value, colour in waves.rest] == [(9.0, PanelColor.LOOK)]
     unseen = replace(SETTINGS, scheduler=SchedulerSettings(busy_delay=0.05))
     assert panel("Retry waves, Fano factor", unseen).steps is None, "waves that cannot be told have no line"
     never = replace(SETTINGS, escalation=EscalationSettings(rate=0.0))
-    assert panel("Fallback grants", never).steps == Steps.rising(0.0, 0.0)
+    assert panel("Fallback grants", never).steps == PanelSteps.rising(0.0, 0.0)
 
 
 def test_every_lock_of_an_item_has_its_panel_and_every_family_its_ttl() -> None:
@@ -277,8 +277,16 @@ def test_the_same_settings_give_the_same_document() -> None:
 
 
 def test_a_colour_says_what_a_number_means() -> None:
-    assert [Steps.rising(1, 2).at(value) for value in (0, 1, 1.5, 2, 9)] == [
-        *(Colour.WELL, Colour.LOOK, Colour.LOOK, Colour.ACT, Colour.ACT),
+    assert [PanelSteps.rising(1, 2).at(value) for value in (0, 1, 1.5, 2, 9)] == [
+        *(PanelColor.WELL, PanelColor.LOOK, PanelColor.LOOK, PanelColor.ACT, PanelColor.ACT),
     ]
-    assert [Steps.falling(0.1, 0.3).at(value) for value in (0.05, 0.2, 0.5)] == [Colour.ACT, Colour.LOOK, Colour.WELL]
-    assert [Steps.exactly_one().at(value) for value in (0, 1, 2)] == [Colour.ACT, Colour.WELL, Colour.ACT]
+    assert [PanelSteps.falling(0.1, 0.3).at(value) for value in (0.05, 0.2, 0.5)] == [
+        PanelColor.ACT,
+        PanelColor.LOOK,
+        PanelColor.WELL,
+    ]
+    assert [PanelSteps.exactly_one().at(value) for value in (0, 1, 2)] == [
+        PanelColor.ACT,
+        PanelColor.WELL,
+        PanelColor.ACT,
+    ]

@@ -17,8 +17,8 @@ from holdfast.ops.alerts.files import rules_document, yaml_text
 from holdfast.ops.alerts.scenarios import scenarios
 from holdfast.ops.dashboard import dashboard
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.ops.runbooks.evidence.metrics import Look, Process, answer, samples_of
-from holdfast.ops.runbooks.model import Step
+from holdfast.ops.runbooks.evidence.metrics import Scrape, ScrapedProcess, answer, samples_of
+from holdfast.ops.runbooks.model import RunbookStep
 from holdfast.ops.tuning.metrics import gather, parse
 from holdfast.ops.tuning.prometheus import queries
 from holdfast.plane.settings.sections import NameSettings
@@ -63,7 +63,7 @@ def test_the_dashboard_is_one_of_its_own_and_asks_for_these_metrics_alone() -> N
     assert json.loads(same)["panels"] == default["panels"]
 
 
-def metric_steps() -> Iterator[Step]:
+def metric_steps() -> Iterator[RunbookStep]:
     for book in RUNBOOKS.values():
         yield from (step for step in book.steps if step.queries)
 
@@ -75,7 +75,7 @@ def test_runbooks_ask_for_these_metrics() -> None:
     for query in asked:
         assert query.under("acme").promql == query.promql.replace("holdfast_", "acme_")
     page = rendered([Reading("lock", {"not_owned": 3}, {"family": "approval"})], prefix="acme")[0].decode()
-    process = Process("a:1", Look({}, 0), Look(samples_of(page), 10**9))
+    process = ScrapedProcess("a:1", Scrape({}, 0), Scrape(samples_of(page), 10**9))
     query = next(each for each in asked if each.key == "not owned")
     assert answer(query, [process]) is None
     assert answer(query.under("acme"), [process]) == {"approval": 3.0}

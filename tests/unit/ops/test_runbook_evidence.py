@@ -20,19 +20,19 @@ from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.ops.runbooks.evidence.ledger import Cause, cause_of, ledger_fact
 from holdfast.ops.runbooks.evidence.locks import span
 from holdfast.ops.runbooks.evidence.metrics import (
-    How,
-    Look,
-    Process,
-    Query,
+    Aggregation,
+    MetricQuery,
     Samples,
+    Scrape,
+    ScrapedProcess,
     answer,
     quantile,
     queried,
     samples_of,
     vector_of,
 )
-from holdfast.ops.runbooks.model import NotGiven, Source
-from holdfast.ops.runbooks.sources import Given, Scene
+from holdfast.ops.runbooks.model import EvidenceSource, NotGiven
+from holdfast.ops.runbooks.sources import RunbookContext, RunbookOptions
 from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, LossReason
@@ -52,26 +52,26 @@ holdfast_job_lock_wait_bucket{part="scheduler",le="+Inf"} %d
 """
 
 
-def looked(first: str, last: str) -> Process:
+def looked(first: str, last: str) -> ScrapedProcess:
     """Two looks at one process, two seconds apart."""
-    return Process("h:1", Look(samples_of(first), 0), Look(samples_of(last), 2 * NS))
+    return ScrapedProcess("h:1", Scrape(samples_of(first), 0), Scrape(samples_of(last), 2 * NS))
 
 
 def test_rates_gauges_and_quantiles_come_from_two_looks() -> None:
     process = [looked(TEXT % (10, 100, 100, 100), TEXT % (14, 100, 104, 104))]
-    assert answer(Query("busy", "holdfast_lock_busy_total", by=("family",)), process) == {"a": 2.0, "b": 0.0}
-    assert answer(Query("busy", "holdfast_lock_busy_total", where=(("family", "a"),)), process) == {"": 2.0}
-    assert answer(Query("held", "holdfast_locks_held", How.NOW, ("instance",)), process) == {"h:1": 3.0}
-    waits = answer(Query("wait", "holdfast_job_lock_wait", How.P50, ("part",)), process)
+    assert answer(MetricQuery("busy", "holdfast_lock_busy_total", by=("family",)), process) == {"a": 2.0, "b": 0.0}
+    assert answer(MetricQuery("busy", "holdfast_lock_busy_total", where=(("family", "a"),)), process) == {"": 2.0}
+    assert answer(MetricQuery("held", "holdfast_locks_held", Aggregation.NOW, ("instance",)), process) == {"h:1": 3.0}
+    waits = answer(MetricQuery("wait", "holdfast_job_lock_wait", Aggregation.P50, ("part",)), process)
     assert waits == {"scheduler": 0.75}  # of what came between the looks: all four took longer than 0.5 s
-    assert answer(Query("nobody", "holdfast_lock_forced_total"), process) is None
+    assert answer(MetricQuery("missing", "holdfast_lock_forced_total"), process) is None
 
 
 def test_a_process_that_was_restarted_counts_from_zero_and_a_quiet_one_from_its_start() -> None:
     restarted = [looked(TEXT % (10, 100, 100, 100), TEXT % (4, 0, 2, 2))]
-    assert answer(Query("busy", "holdfast_lock_busy_total", where=(("family", "a"),)), restarted) == {"": 2.0}
+    assert answer(MetricQuery("busy", "holdfast_lock_busy_total", where=(("family", "a"),)), restarted) == {"": 2.0}
     quiet = [looked(TEXT % (1, 10, 20, 20), TEXT % (1, 10, 20, 20))]
-    assert answer(Query("wait", "holdfast_job_lock_wait", How.P50), quiet) == {"": 0.5}
+    assert answer(MetricQuery("wait", "holdfast_job_lock_wait", Aggregation.P50), quiet) == {"": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_what_is_not_metrics_is_said() -> None:
     with pytest.raises(Misconfigured, match="no page of metrics"):
         samples_of("<html>{")
     with pytest.raises(Misconfigured, match="not an answer of a Prometheus"):
-        vector_of("<html>", Query("x", "x"))
+        vector_of("<html>", MetricQuery("x", "x"))
     nan = {"data": {"result": [{"metric": {"family": "a"}, "value": [0, "NaN"]}]}}
-    assert vector_of(json.dumps(nan), Query("x", "x", by=("family",))) == {}
-    assert vector_of('{"data": {"result": []}}', Query("x", "x")) is None
+    assert vector_of(json.dumps(nan), MetricQuery("x", "x", by=("family",))) == {}
+    assert vector_of('{"data": {"result": []}}', MetricQuery("x", "x")) is None
 
 
 @needs_promtool
@@ -121,16 +121,16 @@ async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
                 place = f"127.0.0.1:{server.server_port}"
                 with start_prometheus(tmp_path, [place], scrape_interval="200ms") as asked:
                     asked.wait_for("holdfast_locks_held", lambda points: points[0].value == 1)
-                    held = Query("held", "holdfast_locks_held", How.NOW, ("family",))
-                    nobody = Query("nobody", "holdfast_never_total")
-                    fact = await queried(asked.url, (held, nobody), limit_ns=20 * NS)
+                    held = MetricQuery("held", "holdfast_locks_held", Aggregation.NOW, ("family",))
+                    missing = MetricQuery("missing", "holdfast_never_total")
+                    fact = await queried(asked.url, (held, missing), limit_ns=20 * NS)
         finally:
             registration.end()
             server.shutdown()
             server.server_close()
             thread.join()
     assert fact.get("held", "scheduler.job") == 1.0
-    assert fact.total("nobody") is None
+    assert fact.total("missing") is None
     assert fact.long
     assert fact.lines()[0] == "rates over 5 min, from a Prometheus"
 
@@ -205,30 +205,30 @@ SETTINGS = Settings(database="sqlite:///plane.db", leases="redis://:hush@leases:
     ],
 )
 def test_commands_name_the_places_that_were_looked_at_and_no_password(command: str, typed: str) -> None:
-    given = Given(config="h.toml", database="sqlite:///plane.db", ledger="/var/my ledger")
-    assert Scene(SETTINGS, given).exact(command) == typed
+    given = RunbookOptions(config="h.toml", database="sqlite:///plane.db", ledger="/var/my ledger")
+    assert RunbookContext(SETTINGS, given).exact(command) == typed
 
 
 def test_a_store_that_the_environment_names_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", "redis://leases:6379/0")
-    scene = Scene(Settings(), Given())
-    assert scene.where(Source.LEASES) == "redis://leases:6379/0"
+    scene = RunbookContext(Settings(), RunbookOptions())
+    assert scene.where(EvidenceSource.LEASES) == "redis://leases:6379/0"
     assert scene.exact("holdfast inspect k") == "holdfast inspect k"
 
 
 @pytest.mark.parametrize(
     ("given", "field"),
     [
-        (Given(metrics=("ftp://h",)), "--metrics"),
-        (Given(prometheus="h:9090"), "--prometheus"),
-        (Given(prometheus="http://h:9090", metrics=("http://h:1",)), "--prometheus"),
-        (Given(spacing=0.0), "--interval"),
-        (Given(spacing=3600.0), "--interval"),
-        (Given(window=0.1), "--since"),
-        (Given(patience=0.0), "--timeout"),
+        (RunbookOptions(metrics=("ftp://h",)), "--metrics"),
+        (RunbookOptions(prometheus="h:9090"), "--prometheus"),
+        (RunbookOptions(prometheus="http://h:9090", metrics=("http://h:1",)), "--prometheus"),
+        (RunbookOptions(spacing=0.0), "--interval"),
+        (RunbookOptions(spacing=3600.0), "--interval"),
+        (RunbookOptions(window=0.1), "--since"),
+        (RunbookOptions(patience=0.0), "--timeout"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_before_anything_is(given: Given, field: str) -> None:
+def test_what_cannot_be_asked_is_refused_before_anything_is(given: RunbookOptions, field: str) -> None:
     with pytest.raises(BadInput) as refused:
         given.check()
     assert refused.value.field == field

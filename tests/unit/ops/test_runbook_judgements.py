@@ -9,10 +9,10 @@ import pytest
 from holdfast.errors import BadInput
 from holdfast.observe.metrics.table import TABLE, MetricKind
 from holdfast.ops.runbooks import RUNBOOKS, runbook
-from holdfast.ops.runbooks.evidence.metrics import How
+from holdfast.ops.runbooks.evidence.metrics import Aggregation
 from holdfast.ops.runbooks.evidence.plane import history_problems
 from holdfast.ops.runbooks.examples import EXAMPLES, report_of
-from holdfast.ops.runbooks.model import Finding, Severity
+from holdfast.ops.runbooks.model import Finding, FindingSeverity
 from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import JobEvent
@@ -52,24 +52,24 @@ def test_a_finding_is_reached_by_its_evidence_and_not_by_less(book: str, rule: s
 @pytest.mark.parametrize("book", RUNBOOKS)
 def test_where_all_is_well_that_is_said_and_nothing_else(book: str) -> None:
     (only,) = findings(book, WELL_CASES[book]).values()
-    assert (only.rule, only.severity) == ("fine", Severity.FINE)
+    assert (only.rule, only.severity) == ("fine", FindingSeverity.FINE)
 
 
 @pytest.mark.parametrize("book", RUNBOOKS)
 def test_without_evidence_no_runbook_says_that_all_is_well(book: str) -> None:
     (nothing,) = findings(book, {}).values()
-    assert nothing.severity is Severity.UNKNOWN
+    assert nothing.severity is FindingSeverity.UNKNOWN
     for step in RUNBOOKS[book].essential:
         (short,) = findings(book, {**WELL_CASES[book], step: UNREACHED}).values()
-        assert short.severity is Severity.UNKNOWN
+        assert short.severity is FindingSeverity.UNKNOWN
         assert f"{step} (cannot be reached)" in short.sentence
 
 
 @pytest.mark.parametrize("book", RUNBOOKS)
 def test_a_finding_that_asks_for_action_says_what_to_type(book: str) -> None:
-    """But where nothing can be typed: a bus that breaks its promise is for whoever wrote it."""
+    """Except where no command helps: a bus that breaks its promise is a bug."""
     for rule in RUNBOOKS[book].rules:
-        if rule.severity is Severity.ACT and rule.name != "delay not kept":
+        if rule.severity is FindingSeverity.ACT and rule.name != "delay not kept":
             found = findings(book, CASES[book][rule.name].enough)[rule.name]
             assert found.next, rule.name
             assert all(step.command and step.why for step in found.next)
@@ -94,7 +94,7 @@ def test_every_query_asks_for_a_metric_that_exists_with_labels_that_it_has() -> 
     for book in RUNBOOKS.values():
         for query in (query for step in book.steps for query in step.queries):
             metric = metrics[query.metric]
-            kinds = {How.RATE: MetricKind.COUNTER, How.NOW: MetricKind.GAUGE}
+            kinds = {Aggregation.RATE: MetricKind.COUNTER, Aggregation.NOW: MetricKind.GAUGE}
             assert metric.kind is kinds.get(query.how, MetricKind.HISTOGRAM), query
             labels = {*query.by, *(name for name, _ in query.where)} - {"instance"}
             assert labels <= set(metric.labels), query

@@ -1,4 +1,4 @@
-"""The runbooks of each lock key of the plane, run while somebody holds that key: they name its holder."""
+"""The runbooks of each lock key of the plane, run while the key is held: they name its holder."""
 
 from __future__ import annotations
 

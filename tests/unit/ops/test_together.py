@@ -1,4 +1,4 @@
-"""Several calls at once: each has an answer within the limit, whatever the others do."""
+"""Concurrent calls: each has an answer within the limit, whatever the others do."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_one_that_does_not_listen_to_its_cancellation_is_left_behind() -> 
                 await let_go.wait()
             except asyncio.CancelledError:
                 continue
-        raise Unavailable("nobody asks any more")
+        raise Unavailable("the caller is gone")
 
     found = await together({"it": stubborn}, 10 * MS)
     assert isinstance(found["it"], Timeout)

@@ -25,7 +25,7 @@ from holdfast.observe.ledger.writer import Ledger
 from holdfast.observe.prometheus import rendered
 from holdfast.ops import http_client
 from holdfast.ops.http_client import ask, check_url
-from holdfast.ops.tuning.evidence import Gathered, evidence, lateness
+from holdfast.ops.tuning.evidence import TuningData, evidence, lateness
 from holdfast.ops.tuning.history import read_history
 from holdfast.ops.tuning.metrics import CLASSES, counts_of, gather, parse, scrape
 from holdfast.ops.tuning.prometheus import ask_prometheus, queries
@@ -204,7 +204,7 @@ def test_a_token_is_sent_and_never_follows_a_redirect() -> None:
         ):
             ask(f"{first}/metrics", token="s3cret")
         assert seen == ["Bearer s3cret"]
-    assert len(got) == 1, "whoever was redirected to heard nothing"
+    assert len(got) == 1, "the redirect target received nothing"
     assert "s3cret" not in str(refused.value)
 
 
@@ -226,7 +226,7 @@ def test_errors_of_the_wire_are_ours_and_say_where() -> None:
 
 @contextmanager
 def dripping(head: bytes, body: bytes) -> Iterator[str]:
-    """A server that says the first part at once and the second a byte at a time; its address."""
+    """A server that sends the first part immediately and the second a byte at a time; its address."""
     gone = threading.Event()
 
     def drip(server: socket.socket) -> None:
@@ -376,10 +376,10 @@ def test_a_late_renewal_shows_in_what_was_left_of_the_lease() -> None:
 
 
 def test_too_little_is_said_with_how_much_there_was() -> None:
-    twelve = Gathered("here", {("f", ""): of_durations([MS] * 12, "holds")})
+    twelve = TuningData("here", {("f", ""): of_durations([MS] * 12, "holds")})
     known = evidence(twelve, "f", renewed=False, present=None, loop=None)
     assert known.no_hold == "not enough data: 12 holds of f, at least 100 are needed for a p99"
-    beyond = Gathered("here")
+    beyond = TuningData("here")
     beyond.holds = gather(parse(page(lock("f", hold_ns={"released": histogram(*[10**7] * 200)})), PAGE), "x").holds
     assert "lies beyond 3600 s" in evidence(beyond, "f", renewed=False, present=None, loop=None).no_hold
     assert "no tick" in evidence(twelve, "f", renewed=False, present=None, loop="reconciler").no_hold

@@ -10,10 +10,10 @@ import pytest
 from holdfast.core.tuning.percentiles import SourcedDuration, of_durations
 from holdfast.errors import BadInput
 from holdfast.ops.tuning.apply import apply, plan
-from holdfast.ops.tuning.evidence import Gathered
+from holdfast.ops.tuning.evidence import TuningData
 from holdfast.ops.tuning.plot import draw
 from holdfast.ops.tuning.report import FamilyReport, delays, family_report, retry_report
-from holdfast.ops.tuning.subjects import Subject, subjects
+from holdfast.ops.tuning.subjects import TuningSubject, subjects
 from holdfast.plane.locks.registry import FAMILIES
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.lock_times import FAMILY_KEYS, LOOPS
@@ -28,19 +28,19 @@ SHARE = 0.1
 
 
 @pytest.fixture(scope="module")
-def gathered(tmp_path_factory: pytest.TempPathFactory) -> Gathered:
+def gathered(tmp_path_factory: pytest.TempPathFactory) -> TuningData:
     """A made-up day of a plane, read from a real ledger."""
     from holdfast.ops.tuning.history import read_history
 
     return read_history(write_day(tmp_path_factory.mktemp("day"), SHARE))[0]
 
 
-def reports(settings: Settings, gathered: Gathered, slo: SourcedDuration | None = SLO) -> dict[str, FamilyReport]:
+def reports(settings: Settings, gathered: TuningData, slo: SourcedDuration | None = SLO) -> dict[str, FamilyReport]:
     found = subjects(settings, slo, gathered.families)
     return {each.family: family_report(each, gathered) for each in found}
 
 
-def by_name(settings: Settings) -> dict[str, Subject]:
+def by_name(settings: Settings) -> dict[str, TuningSubject]:
     return {each.family: each for each in subjects(settings, None)}
 
 
@@ -74,7 +74,7 @@ def test_takeover_bounds_are_those_by_which_settings_are_refused(settings: Setti
 
 
 @pytest.mark.requires("R112", "R113", "R138")
-def test_a_plane_is_told_what_to_change_for_its_slo(gathered: Gathered) -> None:
+def test_a_plane_is_told_what_to_change_for_its_slo(gathered: TuningData) -> None:
     found = reports(Settings(), gathered)
     job = found["scheduler.job"]
     assert (job.found.ttl_ns, str(job.found.binding)) == (29_500 * MS, "takeover SLO")
@@ -109,7 +109,7 @@ def test_a_plane_is_told_what_to_change_for_its_slo(gathered: Gathered) -> None:
 
 
 @pytest.mark.requires("R138")
-def test_what_is_recommended_is_written_and_then_agrees(gathered: Gathered, tmp_path: Path) -> None:
+def test_what_is_recommended_is_written_and_then_agrees(gathered: TuningData, tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text("# ours\n[scheduler]\njob_ttl = 60 # as always\n")
     settings = load(path, environment={})
@@ -136,7 +136,7 @@ def test_what_is_recommended_is_written_and_then_agrees(gathered: Gathered, tmp_
     assert load(path, environment={}).takeover == 30.0, "the plane takes the promise now"
 
 
-def test_what_a_file_cannot_change_is_said_and_left(gathered: Gathered, tmp_path: Path) -> None:
+def test_what_a_file_cannot_change_is_said_and_left(gathered: TuningData, tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text("")
     settings = load(path, environment={"HOLDFAST_WORKER_LEASE_TTL": "45"})
@@ -159,7 +159,7 @@ def test_what_a_file_cannot_change_is_said_and_left(gathered: Gathered, tmp_path
     assert "scheduler.job: unchanged, because no TTL keeps the takeover SLO" in tight.left
 
 
-def test_settings_that_a_plane_would_refuse_are_not_written(gathered: Gathered, tmp_path: Path) -> None:
+def test_settings_that_a_plane_would_refuse_are_not_written(gathered: TuningData, tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text("[scheduler]\nack_wait = 40\n")
     settings = load(path, environment={})
@@ -169,7 +169,7 @@ def test_settings_that_a_plane_would_refuse_are_not_written(gathered: Gathered, 
 
 
 @pytest.mark.requires("R153", "R157", "R158")
-def test_recorded_contention_is_lived_through_with_both_delays(gathered: Gathered) -> None:
+def test_recorded_contention_is_lived_through_with_both_delays(gathered: TuningData) -> None:
     run = next(each for each in subjects(Settings(), SLO) if each.family == "workflow.run")
     found = retry_report(run, gathered.contention["workflow.run"], delays(0.5, 0.2))
     (fixed, none), (spread, nothing) = found.replayed
@@ -182,7 +182,7 @@ def test_recorded_contention_is_lived_through_with_both_delays(gathered: Gathere
         delays(0.2, 0.2)
 
 
-def test_a_rotating_loop_is_measured_by_its_ticks(gathered: Gathered) -> None:
+def test_a_rotating_loop_is_measured_by_its_ticks(gathered: TuningData) -> None:
     settings = Settings(reconciler=ReconcilerSettings(interval=2.0, lead="rotating"))
     ticks = replace(gathered, ticks={"reconciler": SourcedDuration(9 * NS, "the longest tick")})
     found = reports(settings, ticks, None)["reconciler"]
@@ -193,7 +193,7 @@ def test_a_rotating_loop_is_measured_by_its_ticks(gathered: Gathered) -> None:
 
 
 @pytest.mark.requires("R118", "R119")
-def test_renewals_that_are_too_rare_or_given_up_too_soon_disagree_with_the_evidence(gathered: Gathered) -> None:
+def test_renewals_that_are_too_rare_or_given_up_too_soon_disagree_with_the_evidence(gathered: TuningData) -> None:
     settings = Settings(
         worker=WorkerSettings(lease_ttl=20.0, lease_renew_every=14.0),
         approvals=ApprovalSettings(lock_failures=1),
@@ -209,7 +209,7 @@ def test_renewals_that_are_too_rare_or_given_up_too_soon_disagree_with_the_evide
 
 
 def test_a_picture_is_drawn_and_the_one_in_the_documentation_is_such_a_picture(
-    gathered: Gathered, tmp_path: Path
+    gathered: TuningData, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
     draw(list(reports(Settings(), gathered).values()), tmp_path / "day.png", "a day")
@@ -218,7 +218,7 @@ def test_a_picture_is_drawn_and_the_one_in_the_documentation_is_such_a_picture(
         assert path.stat().st_size < 100_000
 
 
-def test_there_is_no_picture_of_nothing_and_none_where_it_cannot_be(gathered: Gathered, tmp_path: Path) -> None:
+def test_there_is_no_picture_of_nothing_and_none_where_it_cannot_be(gathered: TuningData, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no holds to draw"):
         draw([], tmp_path / "x.png", "here")
     found = list(reports(Settings(), gathered).values())

@@ -18,7 +18,7 @@ from holdfast.cli.plane_options import Config, settings
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.ops.alerts.plan import Plan
+    from holdfast.ops.alerts.plan import AlertPlan
 
 _SHOWN = ("ALERT", "SEVERITY", "FOR", "MEANING", "NEXT", "EXPRESSION")
 RULES = "holdfast-rules.yml"
@@ -76,7 +76,7 @@ def alerts(
     say(f"{what} in {out}; {'run' if tests else 'check'} them: {command}")
 
 
-def _write_rules(plan: Plan, path: Path) -> None:
+def _write_rules(plan: AlertPlan, path: Path) -> None:
     """Write the rules that the tests refer to, unless the file exists: without it every test fails."""
     from holdfast.ops.alerts.files import rules_document, yaml_text
 
@@ -86,8 +86,8 @@ def _write_rules(plan: Plan, path: Path) -> None:
         say(f"{_counted(document)} in {path}, for the tests")
 
 
-def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[str]) -> Plan:
-    from holdfast.ops.alerts.plan import Plan
+def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[str]) -> AlertPlan:
+    from holdfast.ops.alerts.plan import AlertPlan
     from holdfast.plane.process.plane import PARTS
 
     parts = PARTS if only is None else tuple(each.strip() for each in only.split(",") if each.strip())
@@ -97,7 +97,7 @@ def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[s
         if not sign:
             raise BadInput("match", f"{each!r:.60} is no label with a value", "use plane=blue")
         pairs[name] = value
-    return Plan(settings(config), parts, scrape, pairs)
+    return AlertPlan(settings(config), parts, scrape, pairs)
 
 
 def _counted(document: dict[str, Any]) -> str:
@@ -106,9 +106,9 @@ def _counted(document: dict[str, Any]) -> str:
     return f"{number} alerts and {len(rules) - number} recorded series"
 
 
-def _show(plan: Plan, *, as_json: bool) -> None:
+def _show(plan: AlertPlan, *, as_json: bool) -> None:
     from holdfast.ops.alerts import alerts as all_of
-    from holdfast.ops.alerts.model import Severity, lasting, plainly
+    from holdfast.ops.alerts.model import AlertSeverity, lasting, plainly
 
     found = all_of(plan)
     if as_json:
@@ -116,7 +116,7 @@ def _show(plan: Plan, *, as_json: bool) -> None:
         return
     table = plain_table(*((heading, "right" if heading == "FOR" else "left") for heading in _SHOWN))
     for each in found:
-        style = "red" if each.severity is Severity.PAGE else "yellow"
+        style = "red" if each.severity is AlertSeverity.PAGE else "yellow"
         own = "".join(f" {value}" for value in each.labels.values())
         table.add_row(
             cell(each.name + own, "bold"),

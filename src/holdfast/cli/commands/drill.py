@@ -162,7 +162,7 @@ def play(
     name: str, url: str | None, config: str | None, given: dict[str, Any], report: Path | None, *, as_json: bool
 ) -> int:
     """Run one drill and print its verdict."""
-    from holdfast.cli.output.drills import Progress, put_verdict
+    from holdfast.cli.output.drills import DrillProgress, put_verdict
     from holdfast.drills.catalog import drill
     from holdfast.drills.planner import planned
     from holdfast.drills.report.json import as_dict
@@ -172,7 +172,7 @@ def play(
     plan = planned(chosen, **_filled(chosen, url, config, given))
     if report is not None and not report.resolve().parent.is_dir():
         raise BadInput("--report", f"{report.parent} is not a directory", "use an existing directory")
-    with _ends_in_order(), Progress(as_json=as_json) as progress:
+    with _ends_in_order(), DrillProgress(as_json=as_json) as progress:
         progress.begin(chosen, plan)
         verdict = run(chosen, plan, progress, _replay(name, plan))
     if report is not None:

@@ -21,8 +21,8 @@ from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.core.name_prefixes import NamePrefixes
-    from holdfast.ops.runbooks.model import Report, Runbook, Severity
-    from holdfast.ops.runbooks.sources import Given
+    from holdfast.ops.runbooks.model import FindingSeverity, Runbook, RunbookReport
+    from holdfast.ops.runbooks.sources import RunbookOptions
     from holdfast.plane.settings.settings import Settings
 
 _STYLES: Final = {
@@ -90,13 +90,13 @@ def runbook(
     evidence too: no step hangs.
     """
     from holdfast.ops.runbooks import runbook as named
-    from holdfast.ops.runbooks.sources import Given
+    from holdfast.ops.runbooks.sources import RunbookOptions
 
     if name is None:
         return _list(settings(config).names.words, as_json=json)
     chosen = named(name)
     arguments = _arguments(chosen, subject)
-    given = Given(
+    given = RunbookOptions(
         url=url_of(context, url),
         metrics=tuple(metrics or ()),
         prometheus=prometheus,
@@ -139,8 +139,8 @@ def _arguments(chosen: Runbook, subject: str | None) -> dict[str, str]:
 
 
 async def _gathered(
-    chosen: Runbook, where: Settings, given: Given, arguments: dict[str, str], ended: Callable[[str], None]
-) -> Report:
+    chosen: Runbook, where: Settings, given: RunbookOptions, arguments: dict[str, str], ended: Callable[[str], None]
+) -> RunbookReport:
     from holdfast.ops.runbooks.runner import run
     from holdfast.ops.runbooks.sources import scene
 
@@ -150,22 +150,23 @@ async def _gathered(
         return await run(chosen, place, ended)
 
 
-def _exit(severity: Severity) -> Exit:
-    from holdfast.ops.runbooks.model import Severity
+def _exit(severity: FindingSeverity) -> Exit:
+    from holdfast.ops.runbooks.model import FindingSeverity
 
-    return {Severity.ACT: Exit.ACT, Severity.UNKNOWN: Exit.NO}.get(severity, Exit.OK)
+    return {FindingSeverity.ACT: Exit.ACT, FindingSeverity.UNKNOWN: Exit.NO}.get(severity, Exit.OK)
 
 
-def _ask(chosen: Runbook, where: Settings, given: Given) -> None:
-    from holdfast.ops.runbooks.model import Source
-    from holdfast.ops.runbooks.sources import Scene
+def _ask(chosen: Runbook, where: Settings, given: RunbookOptions) -> None:
+    from holdfast.ops.runbooks.model import EvidenceSource
+    from holdfast.ops.runbooks.sources import RunbookContext
 
     writes = where.names.words.spelled(chosen.writes)
     if not sys.stdin.isatty():
         raise BadInput(
             "--yes", "is missing, and there is no terminal for confirmation", f"it writes {writes}; add --yes"
         )
-    say(f"{chosen.name} writes {writes} into {Scene(where, given).where(Source.LEASES)}, and no other key")
+    store = RunbookContext(where, given).where(EvidenceSource.LEASES)
+    say(f"{chosen.name} writes {writes} into {store}, and no other key")
     typer.confirm("Is that a test store?", abort=True, err=True)
 
 
@@ -195,7 +196,7 @@ def _progress(steps: Sequence[str], *, shown: bool) -> Iterator[Callable[[str], 
         yield ended
 
 
-def _print(report: Report) -> None:
+def _print(report: RunbookReport) -> None:
     from holdfast.ops.runbooks.text import report_lines
 
     console = out()

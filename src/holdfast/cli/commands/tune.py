@@ -24,8 +24,8 @@ from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 
 if TYPE_CHECKING:
-    from holdfast.ops.tuning.apply import Plan
-    from holdfast.ops.tuning.evidence import Gathered
+    from holdfast.ops.tuning.apply import SettingsEdit
+    from holdfast.ops.tuning.evidence import TuningData
     from holdfast.ops.tuning.report import FamilyReport, RetryReport
     from holdfast.plane.settings.settings import Settings
 
@@ -41,72 +41,89 @@ def _length(help: str) -> Any:
     return typer.Option(metavar="TIME", help=help, rich_help_panel=_BY_HAND)
 
 
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option("--metrics", metavar="URL", help="A process, or its /metrics; repeatable.", rich_help_panel=_SOURCES),
+]
+PrometheusUrl = Annotated[
+    str | None, typer.Option(metavar="URL", help="A Prometheus that scrapes them.", rich_help_panel=_SOURCES)
+]
+Window = Annotated[
+    str, typer.Option(metavar="W", help="With --prometheus: length of the window.", rich_help_panel=_SOURCES)
+]
+Match = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--match",
+        metavar="LABEL=VALUE",
+        help="With --prometheus: only series of this plane; repeatable.",
+        rich_help_panel=_SOURCES,
+    ),
+]
+History = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="An audit ledger, or one of its files.", rich_help_panel=_SOURCES),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar=WHEN, help="With --history: only records after it: 7d.", rich_help_panel=_SOURCES),
+]
+HoldP99 = Annotated[str | None, _length("Duration of the work: p99 of the hold.")]
+Jitter = Annotated[str | None, _length("Possible delay by network, store and pauses.")]
+Margin = Annotated[str | None, _length("The safety margin. [dim](as the library computes it)[/dim]")]
+DetectionTime = Annotated[str | None, _length("Time until a waiter notices. [dim](its retry, 1 s at most)[/dim]")]
+Ttl = Annotated[str | None, _length("The current TTL, to check an SLO with it.")]
+Renewed = Annotated[
+    bool, typer.Option("--renewed", help="Manual calculation: the lease is renewed.", rich_help_panel=_BY_HAND)
+]
+Family = Annotated[str | None, typer.Option(metavar="F", help="Only this family.")]
+Unrenewed = Annotated[
+    list[str] | None, typer.Option(metavar="F", help="One of your families that is not renewed; repeatable.")
+]
+Slo = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="The takeover SLO: 30s. [dim](default: takeover in the settings)[/dim]"),
+]
+RetryDelay = Annotated[
+    str | None, typer.Option(metavar="TIME", help="The delay to compare. [dim](scheduler.busy_delay)[/dim]")
+]
+RetryJitter = Annotated[str, typer.Option(metavar="TIME", help="The jitter to compare it with.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot.", rich_help_panel=_DO)]
+Apply = Annotated[bool, typer.Option("--apply", help="Write the values into the settings.", rich_help_panel=_DO)]
+Diff = Annotated[bool, typer.Option("--diff", help="Print the changes of --apply.", rich_help_panel=_DO)]
+Check = Annotated[
+    bool, typer.Option("--check", help="Exit 1 if the settings contradict the data.", rich_help_panel=_DO)
+]
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
     app.command("tune")(tune)
 
 
 def tune(
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metrics", metavar="URL", help="A process, or its /metrics; repeatable.", rich_help_panel=_SOURCES
-        ),
-    ] = None,
-    prometheus: Annotated[
-        str | None, typer.Option(metavar="URL", help="A Prometheus that scrapes them.", rich_help_panel=_SOURCES)
-    ] = None,
-    window: Annotated[
-        str, typer.Option(metavar="W", help="With --prometheus: length of the window.", rich_help_panel=_SOURCES)
-    ] = "7d",
-    match: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--match",
-            metavar="LABEL=VALUE",
-            help="With --prometheus: only series of this plane; repeatable.",
-            rich_help_panel=_SOURCES,
-        ),
-    ] = None,
-    history: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="An audit ledger, or one of its files.", rich_help_panel=_SOURCES),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar=WHEN, help="With --history: only records after it: 7d.", rich_help_panel=_SOURCES),
-    ] = None,
-    hold_p99: Annotated[str | None, _length("Duration of the work: p99 of the hold.")] = None,
-    jitter: Annotated[str | None, _length("Possible delay by network, store and pauses.")] = None,
-    guard: Annotated[str | None, _length("The safety margin. [dim](as the library computes it)[/dim]")] = None,
-    detection: Annotated[
-        str | None, _length("Time until a waiter notices. [dim](its retry, 1 s at most)[/dim]")
-    ] = None,
-    ttl: Annotated[str | None, _length("The current TTL, to check an SLO with it.")] = None,
-    renewed: Annotated[
-        bool, typer.Option("--renewed", help="Manual calculation: the lease is renewed.", rich_help_panel=_BY_HAND)
-    ] = False,
-    family: Annotated[str | None, typer.Option(metavar="F", help="Only this family.")] = None,
-    unrenewed: Annotated[
-        list[str] | None, typer.Option(metavar="F", help="One of your families that is not renewed; repeatable.")
-    ] = None,
-    slo: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="The takeover SLO: 30s. [dim](default: takeover in the settings)[/dim]"),
-    ] = None,
-    retry_delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The delay to compare. [dim](scheduler.busy_delay)[/dim]")
-    ] = None,
-    retry_jitter: Annotated[str, typer.Option(metavar="TIME", help="The jitter to compare it with.")] = "200ms",
+    metrics: Metrics = None,
+    prometheus: PrometheusUrl = None,
+    window: Window = "7d",
+    match: Match = None,
+    history: History = None,
+    since: Since = None,
+    hold_p99: HoldP99 = None,
+    jitter: Jitter = None,
+    guard: Margin = None,
+    detection: DetectionTime = None,
+    ttl: Ttl = None,
+    renewed: Renewed = False,
+    family: Family = None,
+    unrenewed: Unrenewed = None,
+    slo: Slo = None,
+    retry_delay: RetryDelay = None,
+    retry_jitter: RetryJitter = "200ms",
     config: Config = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot.", rich_help_panel=_DO)] = None,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Write the values into the settings.", rich_help_panel=_DO)
-    ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Print the changes of --apply.", rich_help_panel=_DO)] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit 1 if the settings contradict the data.", rich_help_panel=_DO)
-    ] = False,
+    plot: Plot = None,
+    apply: Apply = False,
+    diff: Diff = False,
+    check: Check = False,
     json: Json = False,
 ) -> int:
     """Recommend TTL, renewal interval and failure budget of each lock family, with the resulting takeover time.
@@ -114,20 +131,13 @@ def tune(
     Data sources: --metrics, --prometheus or --history; by default the audit ledger of the settings. Or calculate
     manually: holdfast tune --hold-p99 18s --jitter 4s --guard 2s --slo 30s
     """
-    promised = None if slo is None else SourcedDuration(parse_duration_ns("slo", slo, low_ns=MS), "--slo")
     given = {"hold-p99": hold_p99, "jitter": jitter, "guard": guard, "detection": detection, "ttl": ttl}
+    promised = None if slo is None else SourcedDuration(parse_duration_ns("slo", slo, low_ns=MS), "--slo")
     if renewed or any(each is not None for each in given.values()):
         if any((metrics, prometheus, history, since, plot, family, unrenewed, apply, diff, check)):
-            problem = "belongs to a manual calculation, and another option needs data"
-            raise BadInput(
-                next((f"--{name}" for name, text in given.items() if text), "--renewed"), problem, "omit one of them"
-            )
-        lengths = {
-            name: SourcedDuration(parse_duration_ns(name, text), _GIVEN)
-            for name, text in given.items()
-            if text is not None
-        }
-        return _by_hand(lengths, promised, renewed=renewed, as_json=json)
+            option = next((f"--{name}" for name, text in given.items() if text), "--renewed")
+            raise BadInput(option, "belongs to a manual calculation, and another option needs data", "omit one of them")
+        return _by_hand(_lengths(given), promised, renewed=renewed, as_json=json)
     if sum(map(bool, (metrics, prometheus, history))) > 1:
         raise BadInput("--history", "cannot be combined with another source", "use one source; --metrics is repeatable")
     chosen, promised = _settings(config, promised)
@@ -150,9 +160,16 @@ def tune(
     return Exit.OK if not check or tuning.agrees(reports) else Exit.NO
 
 
+def _lengths(given: Mapping[str, str | None]) -> dict[str, SourcedDuration]:
+    """The durations that were given for a manual calculation, by option."""
+    return {
+        name: SourcedDuration(parse_duration_ns(name, text), _GIVEN) for name, text in given.items() if text is not None
+    }
+
+
 def _by_hand(given: Mapping[str, SourcedDuration], slo: SourcedDuration | None, *, renewed: bool, as_json: bool) -> int:
     from holdfast.ops.tuning.report import FamilyReport
-    from holdfast.ops.tuning.subjects import Subject
+    from holdfast.ops.tuning.subjects import TuningSubject
 
     hold, jitter, present, retry = (given.get(name) for name in ("hold-p99", "jitter", "ttl", "detection"))
     if present is None and hold is None and not renewed:
@@ -163,7 +180,7 @@ def _by_hand(given: Mapping[str, SourcedDuration], slo: SourcedDuration | None, 
     demand = FamilyDemand(slo=slo, detection=found, guard=given.get("guard"), jitter=jitter, present=present)
     missing = "neither hold nor jitter is given"
     known = FamilyEvidence("by hand", renewed or hold is None, hold=hold, no_hold=missing, no_tail=missing)
-    report = FamilyReport(Subject("by hand", demand, known.renewed), known, {}, recommend(known, demand), ())
+    report = FamilyReport(TuningSubject("by hand", demand, known.renewed), known, {}, recommend(known, demand), ())
     if as_json:
         put_json(report.as_dict())
     else:
@@ -201,7 +218,7 @@ def _gathered(
     match: Sequence[str],
     history: Path | None,
     since: str | None,
-) -> Gathered:
+) -> TuningData:
     token = os.environ.get(TOKEN) or None
     if metrics:
         from holdfast.ops.http_client import metrics_url
@@ -233,7 +250,7 @@ def _own_ledger(chosen: Settings) -> Path:
 
 
 def _reports(
-    chosen: Settings, gathered: Gathered, slo: SourcedDuration | None, family: str | None, unrenewed: Sequence[str]
+    chosen: Settings, gathered: TuningData, slo: SourcedDuration | None, family: str | None, unrenewed: Sequence[str]
 ) -> list[FamilyReport]:
     from holdfast.ops.tuning.report import family_report
     from holdfast.ops.tuning.subjects import subjects
@@ -247,7 +264,7 @@ def _reports(
 
 
 def _retries(
-    chosen: Settings, gathered: Gathered, reports: Sequence[FamilyReport], delay: str | None, jitter: str
+    chosen: Settings, gathered: TuningData, reports: Sequence[FamilyReport], delay: str | None, jitter: str
 ) -> list[RetryReport]:
     from holdfast.ops.tuning.report import delays, retry_report
 
@@ -265,7 +282,7 @@ def _retries(
     return found
 
 
-def _planned(chosen: Settings, reports: Sequence[FamilyReport], *, write: bool) -> Plan:
+def _planned(chosen: Settings, reports: Sequence[FamilyReport], *, write: bool) -> SettingsEdit:
     from holdfast.ops.tuning import apply as tuning_apply
 
     planned = tuning_apply.plan(chosen, reports)
@@ -275,10 +292,10 @@ def _planned(chosen: Settings, reports: Sequence[FamilyReport], *, write: bool) 
 
 
 def _as_dict(
-    gathered: Gathered,
+    gathered: TuningData,
     reports: Sequence[FamilyReport],
     retries: Sequence[RetryReport],
-    planned: Plan | None,
+    planned: SettingsEdit | None,
     *,
     applied: bool,
     checked: bool,

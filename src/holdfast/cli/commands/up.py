@@ -60,23 +60,47 @@ EPILOG: Final = "\n\n".join(
 )
 
 
+Only = Annotated[
+    str | None,
+    typer.Option(metavar="PARTS", help="Run only these components, comma-separated. [dim](default: all)[/dim]"),
+]
+AppName = Annotated[
+    str | None, typer.Option(metavar="MODULE:APP", help="The app that the workers run.", show_default=False)
+]
+Workers = Annotated[int | None, typer.Option(metavar="N", help="Number of workers. [dim](2)[/dim]")]
+Sample = Annotated[bool, typer.Option("--sample", help="Run a sample workload of agents.")]
+Host = Annotated[str | None, typer.Option(metavar="H", help="Address to listen on. [dim](127.0.0.1)[/dim]")]
+Port = Annotated[int | None, typer.Option(metavar="N", help="Port; 0: any free one. [dim](8420)[/dim]")]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Only check settings, components and app, and print the origin of each setting."),
+]
+Prepare = Annotated[bool, typer.Option("--prepare", help="Only create missing tables, and migrate the others.")]
+SwitchBus = Annotated[
+    bool,
+    typer.Option("--switch-bus", help="Only record that the plane uses this bus from now on. Stop the plane first."),
+]
+SwitchKeys = Annotated[
+    bool,
+    typer.Option(
+        "--switch-keys",
+        help="Only record that lock keys use the prefix names.keys from now on. Stop the plane first.",
+    ),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
     app.command("up", epilog=EPILOG)(up)
 
 
 def up(
-    only: Annotated[
-        str | None,
-        typer.Option(metavar="PARTS", help="Run only these components, comma-separated. [dim](default: all)[/dim]"),
-    ] = None,
-    app: Annotated[
-        str | None, typer.Option(metavar="MODULE:APP", help="The app that the workers run.", show_default=False)
-    ] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Number of workers. [dim](2)[/dim]")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Run a sample workload of agents.")] = False,
-    host: Annotated[str | None, typer.Option(metavar="H", help="Address to listen on. [dim](127.0.0.1)[/dim]")] = None,
-    port: Annotated[int | None, typer.Option(metavar="N", help="Port; 0: any free one. [dim](8420)[/dim]")] = None,
+    only: Only = None,
+    app: AppName = None,
+    workers: Workers = None,
+    sample: Sample = False,
+    host: Host = None,
+    port: Port = None,
     probe_host: ProbeHost = None,
     probe_port: ProbePort = None,
     no_probe: NoProbe = False,
@@ -89,26 +113,10 @@ def up(
     bus: Bus = None,
     leases: Leases = None,
     config: Config = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Only check settings, components and app, and print the origin of each setting."),
-    ] = False,
-    prepare: Annotated[
-        bool, typer.Option("--prepare", help="Only create missing tables, and migrate the others.")
-    ] = False,
-    switch_bus: Annotated[
-        bool,
-        typer.Option(
-            "--switch-bus", help="Only record that the plane uses this bus from now on. Stop the plane first."
-        ),
-    ] = False,
-    switch_keys: Annotated[
-        bool,
-        typer.Option(
-            "--switch-keys",
-            help="Only record that lock keys use the prefix names.keys from now on. Stop the plane first.",
-        ),
-    ] = False,
+    check: Check = False,
+    prepare: Prepare = False,
+    switch_bus: SwitchBus = False,
+    switch_keys: SwitchKeys = False,
     json: Json = False,
 ) -> int:
     """Start the plane: API, scheduler, loops and workers, by default on one SQLite file."""
@@ -124,12 +132,16 @@ def up(
         return _switch_bus(settings(config, **flags, **places))
     if switch_keys:
         return _switch_keys(settings(config, **flags, **places))
+    return _serve(settings(config, **flags, **places), only, sample=sample, json=json)
+
+
+def _serve(chosen: Settings, only: str | None, *, sample: bool, json: bool) -> int:
+    """Run the plane until a signal comes. Returns the exit code."""
     # The plane is large, and other commands should not wait for its import.
     from holdfast.cli.server.plane_process import PlaneProcess
     from holdfast.plane.process.gc import collect_patiently
 
     collect_patiently()
-    chosen = settings(config, **flags, **places)
     parts = _parts(only)
     code = _code(chosen, parts, only, sample=sample)
     note_former_file(chosen)

@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("watch")(watch)
 
 
-class Change(NamedTuple):
+class LockChange(NamedTuple):
     """One change between two polls."""
 
     event: str  # taken, taken over, free
@@ -66,7 +66,7 @@ def watch(
     """
     interval_s = duration_ns("interval", interval, low_ns=50 * MS, high_ns=3600 * NS) / NS
     with reading(url_of(context, url), config, database) as (leases, store):
-        view = _JsonView(store) if json else _TableView() if out().is_terminal else _LineView()
+        view = _JsonWatchView(store) if json else _TableView() if out().is_terminal else _LineWatchView()
         try:
             with view:
                 _follow(leases, names or [""], interval_s, count, view, store)
@@ -75,7 +75,7 @@ def watch(
 
 
 def _follow(
-    leases: Locks, prefixes: Sequence[str], interval_s: float, count: int | None, view: _View, store: LeaseStore
+    leases: Locks, prefixes: Sequence[str], interval_s: float, count: int | None, view: _WatchView, store: LeaseStore
 ) -> None:
     before: dict[str, Inspection] | None = None
     looks = 0
@@ -88,7 +88,7 @@ def _follow(
                 raise
             view.failed(str(error))  # an operator who watches through an outage wants to see its end
         else:
-            if before is None and not isinstance(view, _JsonView):
+            if before is None and not isinstance(view, _JsonWatchView):
                 store.print()
             view.show([found[key] for key in sorted(found)], changes(before, found))
             before = found
@@ -96,7 +96,7 @@ def _follow(
             time.sleep(interval_s)
 
 
-def changes(before: Mapping[str, Inspection] | None, now: Mapping[str, Inspection]) -> list[Change]:
+def changes(before: Mapping[str, Inspection] | None, now: Mapping[str, Inspection]) -> list[LockChange]:
     """The changes between two polls. A grant is identified by its fence, or else by its fingerprint."""
     if before is None:
         return []
@@ -104,15 +104,15 @@ def changes(before: Mapping[str, Inspection] | None, now: Mapping[str, Inspectio
     for key in sorted(before.keys() | now.keys()):
         old, new = before.get(key), now.get(key)
         if new is None:
-            found.append(Change("free", key, None, None))
+            found.append(LockChange("free", key, None, None))
         elif old is None:
-            found.append(Change("taken", key, new.owner, new.fence))
+            found.append(LockChange("taken", key, new.owner, new.fence))
         elif (old.fence, old.fingerprint) != (new.fence, new.fingerprint):
-            found.append(Change("taken over", key, new.owner, new.fence))
+            found.append(LockChange("taken over", key, new.owner, new.fence))
     return found
 
 
-class _View:
+class _WatchView:
     """How a poll is shown."""
 
     def __enter__(self) -> None:
@@ -121,7 +121,7 @@ class _View:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
+    def show(self, locks: Sequence[Inspection], changed: Sequence[LockChange]) -> None:
         raise NotImplementedError
 
     def failed(self, error: str) -> None:
@@ -132,13 +132,13 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class _JsonView(_View):
+class _JsonWatchView(_WatchView):
     """One object per poll."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store
 
-    def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
+    def show(self, locks: Sequence[Inspection], changed: Sequence[LockChange]) -> None:
         put_json(
             {
                 "at": _now().isoformat(),
@@ -152,17 +152,17 @@ class _JsonView(_View):
         put_json({"at": _now().isoformat(), **self._store.fields(), "error": error})
 
 
-class _LineView(_View):
+class _LineWatchView(_WatchView):
     """For pipes and files: the locks once, then a line for each change."""
 
     def __init__(self) -> None:
         self._started = False
 
-    def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
+    def show(self, locks: Sequence[Inspection], changed: Sequence[LockChange]) -> None:
         lines = list(map(str, changed))
         if not self._started:
             self._started = True
-            lines = [str(Change("held", each.key, each.owner, each.fence)) for each in locks] or ["no lock is held"]
+            lines = [str(LockChange("held", each.key, each.owner, each.fence)) for each in locks] or ["no lock is held"]
         for line in lines:
             self._line(line)
 
@@ -173,7 +173,7 @@ class _LineView(_View):
         out().print(cell(f"{_now().astimezone():%H:%M:%S}  {text}"), soft_wrap=True)
 
 
-class _TableView(_View):
+class _TableView(_WatchView):
     """For terminals: a live table, with the last changes below it."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class _TableView(_View):
     def __exit__(self, *_: object) -> None:
         self._live.__exit__(None, None, None)
 
-    def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
+    def show(self, locks: Sequence[Inspection], changed: Sequence[LockChange]) -> None:
         self._locks = locks
         colors = {"taken": "green", "taken over": "yellow", "free": "cyan"}
         self._remember(*(cell(f"{_now().astimezone():%H:%M:%S}  {each}", colors[each.event]) for each in changed))

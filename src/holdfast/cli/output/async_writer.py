@@ -29,7 +29,7 @@ Stream: TypeAlias = Literal["stdout", "stderr"]
 Act: TypeAlias = Callable[[], None]
 
 
-class Writer:
+class OutputWriter:
     """One standard stream, and the thread that writes to it."""
 
     def __init__(self, stream: Stream, gap: Callable[[int], str]) -> None:

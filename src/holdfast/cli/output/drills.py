@@ -20,7 +20,7 @@ _GUARDS = {Guard.OFF: "off", Guard.WRITES: "writes only", Guard.ON: "on", None: 
 _STORIES_MAX = 3
 
 
-class Progress:
+class DrillProgress:
     """Prints progress as text, or one JSON object per line."""
 
     def __init__(self, *, as_json: bool) -> None:

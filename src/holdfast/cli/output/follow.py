@@ -20,7 +20,7 @@ E = TypeVar("E")
 LOOK_S: Final = 0.2
 
 
-class View(Protocol[S_contra, E]):
+class FollowView(Protocol[S_contra, E]):
     """A view of a job or run."""
 
     def __enter__(self) -> Self: ...
@@ -71,7 +71,7 @@ class _Plain(Generic[S, E]):
         return None
 
 
-class _JsonView(_Plain[S, E]):
+class _JsonFollowView(_Plain[S, E]):
     """One object for each event, and one for the whole at the end."""
 
     def show(self, thing: S, news: list[E]) -> None:
@@ -88,7 +88,7 @@ class _JsonView(_Plain[S, E]):
         put_json({**self._shown.document(thing), "unfinished": True})
 
 
-class _LineView(_Plain[S, E]):
+class _LineFollowView(_Plain[S, E]):
     """A line for each event."""
 
     def show(self, thing: S, news: list[E]) -> None:
@@ -105,14 +105,14 @@ class _LineView(_Plain[S, E]):
         out().print(cell(self._shown.unfinished(thing)), soft_wrap=True)
 
 
-def view_of(shown: Shown[S, E], live: Callable[[], View[S, E]], *, json: bool) -> View[S, E]:
+def view_of(shown: Shown[S, E], live: Callable[[], FollowView[S, E]], *, json: bool) -> FollowView[S, E]:
     """The view for this output: JSON if wanted, `live` on a terminal, else lines."""
-    return _JsonView(shown) if json else live() if out().is_terminal else _LineView(shown)
+    return _JsonFollowView(shown) if json else live() if out().is_terminal else _LineFollowView(shown)
 
 
 async def followed(
-    view: View[S, E],
-    watch: Callable[[View[S, E]], Awaitable[S]],
+    view: FollowView[S, E],
+    watch: Callable[[FollowView[S, E]], Awaitable[S]],
     newest: Callable[[], Awaitable[S]],
     timeout: float | None,
 ) -> S | None:

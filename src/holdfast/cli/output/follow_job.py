@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from holdfast.cli.exit_codes import Exit
-from holdfast.cli.output.follow import Shown, View, followed, looked_at, view_of
+from holdfast.cli.output.follow import FollowView, Shown, followed, looked_at, view_of
 from holdfast.cli.output.jobs import as_json, event_dict, event_line, job_dict, short, state_cell
 from holdfast.cli.output.screen import cell, out, seconds
 from holdfast.plane.model.job_states import JobState
@@ -21,7 +21,7 @@ from holdfast.plane.process.components import Components
 from holdfast.plane.service.service import Caller
 from holdfast.types import NS
 
-_View: TypeAlias = View[Job, JobEvent]
+_View: TypeAlias = FollowView[Job, JobEvent]
 
 
 async def follow(components: Components, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from holdfast.cli.exit_codes import Exit
-from holdfast.cli.output.follow import Shown, View, followed, looked_at, view_of
+from holdfast.cli.output.follow import FollowView, Shown, followed, looked_at, view_of
 from holdfast.cli.output.jobs import as_json, short
 from holdfast.cli.output.runs import event_dict, run_dict, run_tree, timeline_line
 from holdfast.cli.output.screen import cell, out
@@ -20,7 +20,7 @@ from holdfast.plane.service.service import Caller
 from holdfast.plane.workflows.core.run import RunStatus, StoredRun
 from holdfast.plane.workflows.run_rows import RunEvent
 
-_View: TypeAlias = View[StoredRun, RunEvent]
+_View: TypeAlias = FollowView[StoredRun, RunEvent]
 
 
 async def follow(components: Components, caller: Caller, run_id: str, *, timeout: float | None, json: bool) -> Exit:

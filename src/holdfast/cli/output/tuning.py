@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from holdfast.core.lease.timing import Timing
     from holdfast.core.tuning.percentiles import Spread
-    from holdfast.ops.tuning.apply import Plan
-    from holdfast.ops.tuning.evidence import Gathered
+    from holdfast.ops.tuning.apply import SettingsEdit
+    from holdfast.ops.tuning.evidence import TuningData
     from holdfast.ops.tuning.report import FamilyReport, RetryReport
 
 _LEFT = ("FAMILY", "CLASS")
@@ -26,7 +26,7 @@ _SET = ("TTL NOW", "TTL", "RENEW", "FAILURES", "DEADLINE")
 _HELD = ("TAKEOVER", "SLO", "LOST/H")
 
 
-def put(gathered: Gathered, reports: Sequence[FamilyReport], retries: Sequence[RetryReport]) -> None:
+def put(gathered: TuningData, reports: Sequence[FamilyReport], retries: Sequence[RetryReport]) -> None:
     """Everything."""
     line(f"data: {gathered.source}", "dim")
     for remark in gathered.remarks:
@@ -117,7 +117,7 @@ def put_retry(report: RetryReport) -> None:
             line(f"  {run.name}: {run.unfinished:,} never got the lock", "yellow")
 
 
-def put_plan(planned: Plan, *, applied: bool) -> None:
+def put_plan(planned: SettingsEdit, *, applied: bool) -> None:
     """Print the changes, written or planned."""
     print()
     for each in planned.left:

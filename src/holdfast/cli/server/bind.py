@@ -13,7 +13,7 @@ BACKLOG: Final = 512
 _NEEDED: Final = ("fastapi", "uvicorn")
 
 
-class Wish(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where to listen, and the names of the flags for it."""
 
     host: str
@@ -36,7 +36,7 @@ def check_http(what: str, otherwise: str) -> None:
         raise BadInput(what, f"needs {' and '.join(missing)}, which is not installed", fix)
 
 
-def listen(wish: Wish) -> socket.socket:
+def listen(wish: ListenAddress) -> socket.socket:
     """Bind the port, or raise `BadInput` with the likely cause and the fix."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -65,7 +65,7 @@ def address_of(ours: socket.socket) -> str:
     return f"http://{everywhere.get(shown, shown)}:{port}"
 
 
-def _taken(wish: Wish, error: OSError) -> BadInput:
+def _taken(wish: ListenAddress, error: OSError) -> BadInput:
     port = wish.port
     if error.errno == errno.EADDRINUSE:
         fix = f"use --{wish.port_flag} {port + 1}, or --{wish.port_flag} 0 for any; {wish.otherwise}"

@@ -2,9 +2,9 @@
 
 Promises: at most `most + RESERVED` connections are open. A new connection at the limit is always accepted while an
 older one can be closed in its place. The victim is the oldest connection of the first non-empty group in the order of
-`Group`: connections without a valid token go first, and a request with a valid token that is being answered is never
-cut off. If every connection is answering such a request, the new one is admitted to the reserve, where only health
-probes are answered. So neither idle connections nor long polls keep a load balancer from seeing the process.
+`EvictionGroup`: connections without a valid token go first, and a request with a valid token that is being answered is
+never cut off. If every connection is answering such a request, the new one is admitted to the reserve, where only
+health probes are answered. So neither idle connections nor long polls keep a load balancer from seeing the process.
 
 Does not promise fairness between peers: behind a proxy, all callers have the same address.
 """
@@ -21,7 +21,7 @@ RESERVED: Final = 8
 _BATCH_MAX: Final = 64
 
 
-class Group(IntEnum):
+class EvictionGroup(IntEnum):
     """Why a connection may be closed to make room, in the order in which the groups are emptied."""
 
     ANONYMOUS = 0  # no valid token was seen, and no request of it is being answered
@@ -65,8 +65,8 @@ class ConnectionLimit:
     def __init__(self, most: int) -> None:
         self.most = most
         self.closed: Counter[str] = Counter({"evicted": 0, "refused": 0, "request_timeout": 0, "write_timeout": 0})
-        self._groups: tuple[dict[Closable, None], ...] = tuple({} for _ in Group)
-        self._group_of: dict[Closable, Group] = {}
+        self._groups: tuple[dict[Closable, None], ...] = tuple({} for _ in EvictionGroup)
+        self._group_of: dict[Closable, EvictionGroup] = {}
 
     def __len__(self) -> int:
         return len(self._group_of)
@@ -77,10 +77,10 @@ class ConnectionLimit:
             self.closed["refused"] += 1
             return None
         admitted = len(self) < self.most
-        self.move(new, Group.ANONYMOUS)
+        self.move(new, EvictionGroup.ANONYMOUS)
         return admitted
 
-    def move(self, connection: Closable, group: Group) -> None:
+    def move(self, connection: Closable, group: EvictionGroup) -> None:
         """Note the state of a connection. Its age within a group counts from the moment it came there."""
         before = self._group_of.get(connection)
         if before is group:
@@ -97,7 +97,7 @@ class ConnectionLimit:
             del self._groups[group][connection]
 
     def _evict_one(self) -> bool:
-        for group in self._groups[: Group.KEPT]:
+        for group in self._groups[: EvictionGroup.KEPT]:
             for oldest in group:
                 self.closed["evicted"] += 1
                 self.leave(oldest)

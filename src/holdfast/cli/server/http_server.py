@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from holdfast.cli.server.bind import BACKLOG, address_of
 from holdfast.cli.server.connection_limit import ConnectionLimit, accept_batch, connections_max
-from holdfast.cli.server.request_timeout import HurriedProtocol
+from holdfast.cli.server.request_timeout import TimedProtocol
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput
 from holdfast.flows.log import say
@@ -143,7 +143,7 @@ class HttpServer:
         self._socket = ours
         self.connections = ConnectionLimit(connections_max())
         app.state.answers.connections = self.connections
-        hurried = type("Hurried", (HurriedProtocol,), {"crowd": self.connections})
+        hurried = type("Hurried", (TimedProtocol,), {"crowd": self.connections})
         config = uvicorn.Config(
             app,
             http=hurried,

@@ -1,14 +1,14 @@
 """Logs of `holdfast up` and `holdfast worker` on standard error: text lines, or JSON.
 
 Promises: every log line of the process has the chosen format, even those of drivers and Python's warnings. No thread
-waits for a reader of standard error, because all lines go through one `Writer`: a log line of the renewer must not cost
-a lease.
+waits for a reader of standard error, because all lines go through one `OutputWriter`: a log line of the renewer must
+not cost a lease.
 
 It also has the log lines of jobs, each with its job.
 
 Promises: whatever a line contains, and whatever happens to it, the job that logged it continues. The traceback of a
-failed attempt has a bounded length. Does not write anything: the caller passes the lines to a `Writer`, so that no job
-waits for a reader either.
+failed attempt has a bounded length. Does not write anything: the caller passes the lines to a `OutputWriter`, so that
+no job waits for a reader either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.cli.output.async_writer import Writer
+from holdfast.cli.output.async_writer import OutputWriter
 from holdfast.observe.logs import JOBS, OURS, JsonFormatter, RateLimitedLog, TextFormatter, event_of, traced
 from holdfast.plane.settings.sections import JSON
 from holdfast.plane.settings.settings import Settings
@@ -34,14 +34,14 @@ def chosen_format(settings: Settings, *, as_json: bool) -> str:
 
 
 @contextmanager
-def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[Writer]:
+def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[OutputWriter]:
     """Write log lines while the block runs, instead of the few lines of other commands.
 
     The block gets the writer, for all other output on standard error.
     """
     chosen = chosen_format(settings, as_json=as_json)
     level = logging.getLevelName(settings.log.level.upper())
-    handler = _Lines(JsonFormatter(process=process) if chosen == JSON else TextFormatter())
+    handler = _LogLineHandler(JsonFormatter(process=process) if chosen == JSON else TextFormatter())
     root, ours = logging.getLogger(), logging.getLogger("holdfast")
     before = root.level, ours.level, ours.propagate, list(ours.handlers)
     root.addHandler(handler)
@@ -65,7 +65,7 @@ def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[Wr
         handler.close()
 
 
-class _Lines(logging.Handler):
+class _LogLineHandler(logging.Handler):
     """Passes lines to a writer thread."""
 
     def __init__(self, form: logging.Formatter) -> None:
@@ -73,7 +73,7 @@ class _Lines(logging.Handler):
         self.setFormatter(form)
         self.addFilter(RateLimitedLog())
         self._form = form
-        self.writer = Writer("stderr", self._gap)
+        self.writer = OutputWriter("stderr", self._gap)
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
@@ -90,7 +90,7 @@ class _Lines(logging.Handler):
         return self._form.format(record)
 
 
-class JobLine(NamedTuple):
+class JobLogLine(NamedTuple):
     """One log line of a job."""
 
     level: str
@@ -105,7 +105,7 @@ class JobLine(NamedTuple):
         return [] if self.error is None else traced(self.error).splitlines()
 
 
-Tell: TypeAlias = Callable[[JobLine], None]
+Tell: TypeAlias = Callable[[JobLogLine], None]
 
 
 @contextmanager
@@ -135,6 +135,6 @@ class _JobLines(logging.Handler):
         about = {name: record.__dict__.get(name) for name in OURS}
         error = record.exc_info[1] if record.exc_info else None
         try:
-            self._tell(JobLine(record.levelname, event_of(record), about, error, record.levelno >= logging.ERROR))
+            self._tell(JobLogLine(record.levelname, event_of(record), about, error, record.levelno >= logging.ERROR))
         except Exception:  # noqa: BLE001 - whatever is wrong with a line, the job that logged it goes on
             self.handleError(record)

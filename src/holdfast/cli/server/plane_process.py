@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.server import probe as probing
 from holdfast.cli.server import telemetry
-from holdfast.cli.server.bind import Wish, address_of, check_http, listen
+from holdfast.cli.server.bind import ListenAddress, address_of, check_http, listen
 from holdfast.cli.server.fast_exit import leave_quickly
 from holdfast.cli.server.interruptible_start import first, started
 from holdfast.cli.server.log_format import log_lines
@@ -68,7 +68,7 @@ class PlaneProcess:
 
         chosen = self._settings.api
         access = access_for(chosen.host, chosen.tokens)
-        wish = Wish(chosen.host, chosen.port, "host", "port", "holdfast up --only … excludes the API")
+        wish = ListenAddress(chosen.host, chosen.port, "host", "port", "holdfast up --only … excludes the API")
         ours = stack.enter_context(contextlib.closing(listen(wish)))
         self._screen.address = address_of(ours)
         return lambda plane: ApiPart(plane, ours, access)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from holdfast.cli.server.bind import Wish, address_of, check_http, listen
+from holdfast.cli.server.bind import ListenAddress, address_of, check_http, listen
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import Settings
 
@@ -61,5 +61,7 @@ def opened(settings: Settings, *, api: bool = False) -> Iterator[Probe | None]:
 
     chosen = settings.probe
     access = access_for(chosen.host, settings.api.tokens)
-    with contextlib.closing(listen(Wish(chosen.host, chosen.port, "probe-host", "probe-port", OTHERWISE))) as ours:
+    with contextlib.closing(
+        listen(ListenAddress(chosen.host, chosen.port, "probe-host", "probe-port", OTHERWISE))
+    ) as ours:
         yield Probe(ours, access)

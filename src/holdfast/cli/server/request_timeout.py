@@ -21,7 +21,7 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from holdfast.cli.server.connection_limit import CONNECTIONS_MAX, ConnectionLimit, Group
+from holdfast.cli.server.connection_limit import CONNECTIONS_MAX, ConnectionLimit, EvictionGroup
 from holdfast.web.middleware.intake import HEALTH_ONLY, ON_ADMITTED
 from holdfast.web.problems import Problem
 
@@ -30,7 +30,7 @@ WRITE_LIMIT_S: Final = 20.0
 WRITE_BYTES_MIN: Final = 64 * 1024
 
 
-class HurriedProtocol(H11Protocol):
+class TimedProtocol(H11Protocol):
     """One connection. There is no time limit while the application makes an answer."""
 
     limit_s: float = REQUEST_LIMIT_S
@@ -119,13 +119,13 @@ class HurriedProtocol(H11Protocol):
         cycle: Any = self.cycle  # there is none before the first request
         return cycle is None or cycle.response_complete or cycle.more_body
 
-    def _group(self) -> Group:
+    def _group(self) -> EvictionGroup:
         cycle: Any = self.cycle
         if not self._on_its_way:
-            return Group.KEPT if self._known else Group.ANSWERING
+            return EvictionGroup.KEPT if self._known else EvictionGroup.ANSWERING
         if not self._known:
-            return Group.ANONYMOUS
-        return Group.IDLE if cycle is None or cycle.response_complete else Group.ARRIVING
+            return EvictionGroup.ANONYMOUS
+        return EvictionGroup.IDLE if cycle is None or cycle.response_complete else EvictionGroup.ARRIVING
 
     def _rest(self) -> None:
         if self._timer is not None:

@@ -22,10 +22,10 @@ from rich.live import Live
 from rich.text import Text
 
 from holdfast import __version__
-from holdfast.cli.output.async_writer import Writer
+from holdfast.cli.output.async_writer import OutputWriter
 from holdfast.cli.output.jobs import state_cell
 from holdfast.cli.output.screen import cell, json_line, out, plain_table, printable, put_json, put_table, said, seconds
-from holdfast.cli.server.log_format import JobLine, chosen_format, job_lines
+from holdfast.cli.server.log_format import JobLogLine, chosen_format, job_lines
 from holdfast.errors import BackendError, Closed
 from holdfast.observe.logs import message_of
 from holdfast.plane.app import App
@@ -57,8 +57,8 @@ class UpScreen:
         self._sample = sample
         self._json = json
         self._live = not json and out().is_terminal
-        self._out = Writer("stdout", self._gap)
-        self._errors: Writer | None = None
+        self._out = OutputWriter("stdout", self._gap)
+        self._errors: OutputWriter | None = None
         self._counted: Mapping[JobState, int] = {}
         self._count_again = 0.0
         self.address: str | None = None
@@ -140,7 +140,7 @@ class UpScreen:
         self._say("ended", text, finished=finished)
 
     @contextmanager
-    def shown(self, errors: Writer) -> Iterator[None]:
+    def shown(self, errors: OutputWriter) -> Iterator[None]:
         """Show events and log lines of jobs while the block runs; text goes through `errors`."""
         self._errors = errors
         by_events = self._json or chosen_format(self._settings, as_json=False) == TEXT
@@ -150,7 +150,7 @@ class UpScreen:
 
     # Its elements.
 
-    def _said_by_job(self, line: JobLine) -> None:
+    def _said_by_job(self, line: JobLogLine) -> None:
         text = line.text + (f" ({message_of(line.error)})" if line.error else "")
         told = {name: line.about[name] for name in ("job", "attempt", "tenant", "topic")}
         if self._json:

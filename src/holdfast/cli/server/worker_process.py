@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.exit_codes import Exit
-from holdfast.cli.output.async_writer import Writer
+from holdfast.cli.output.async_writer import OutputWriter
 from holdfast.cli.output.screen import printable, seconds
 from holdfast.cli.server import probe as probing
 from holdfast.cli.server import telemetry
 from holdfast.cli.server.bind import http_missing
 from holdfast.cli.server.fast_exit import leave_quickly
 from holdfast.cli.server.interruptible_start import first, started
-from holdfast.cli.server.log_format import JobLine, chosen_format, job_lines, log_lines
+from holdfast.cli.server.log_format import JobLogLine, chosen_format, job_lines, log_lines
 from holdfast.cli.server.probe import Probe
 from holdfast.cli.supervise.reporter import Reporter
 from holdfast.core.metric_reading import Reading
@@ -172,7 +172,7 @@ def _counts(worker: Worker) -> Iterator[Reading]:
     return readings.of_workers([worker.statistics()], worker.capacity)
 
 
-def _tell(errors: Writer, line: JobLine, *, as_json: bool) -> None:
+def _tell(errors: OutputWriter, line: JobLogLine, *, as_json: bool) -> None:
     """Print a log line of a job with its traceback, which no other output has."""
     if as_json:
         said = {"event": "log", "level": line.level, "text": line.text, **line.about}

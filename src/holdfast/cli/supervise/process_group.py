@@ -67,7 +67,7 @@ class Guardian:
             self._process.wait()
 
 
-class Group:
+class ProcessGroup:
     """The command and all its children."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:

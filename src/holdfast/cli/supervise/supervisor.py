@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from holdfast.cli.exit_codes import Exit
-from holdfast.cli.supervise.process_group import Group, ended_by
+from holdfast.cli.supervise.process_group import ProcessGroup, ended_by
 from holdfast.cli.supervise.reporter import Reporter
 from holdfast.cli.supervise.signals import LOST, PASSED_ON, Signals
 from holdfast.cli.supervise.terminal import Terminal
@@ -45,7 +45,7 @@ class Supervisor:
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run the command to its end and return the exit code. Does not release the lease."""
-        group = Group(command, environment)
+        group = ProcessGroup(command, environment)
         try:
             group.allow(self._lease.remaining())
             while not group.gone():
@@ -75,7 +75,7 @@ class Supervisor:
         """Whether the lease was lost before the command was gone."""
         return self._term_until is not None
 
-    def _step(self, group: Group) -> None:
+    def _step(self, group: ProcessGroup) -> None:
         """Wait for events, and handle them. The lease is checked before anything else may continue."""
         news = self._signals.next(self._patience(group))
         if self._lease.held:
@@ -100,7 +100,7 @@ class Supervisor:
                 "lingering", f"the command {ended_by(group.status)[1]}; the lease is kept until its children have ended"
             )
 
-    def _patience(self, group: Group) -> float:
+    def _patience(self, group: ProcessGroup) -> float:
         waits = [self._look_s]
         if group.status is not None or self._kill_until is not None:
             waits.append(_POLL_S)
@@ -108,7 +108,7 @@ class Supervisor:
             waits.append(self._term_until - time.monotonic())
         return min(waits)
 
-    def _end(self, group: Group) -> None:
+    def _end(self, group: ProcessGroup) -> None:
         """The lease is lost: ask every process of the group to end."""
         self._note_loss("ending the command")
         group.allow(self._grace + _KILL_LIMIT_S)  # the guardian leaves the grace period to us while we live
@@ -121,7 +121,7 @@ class Supervisor:
         self._report("lost", f"lease lost ({reason}): {key}; {then}", key=key, reason=reason, fence=fence)
         self._term_until = time.monotonic() + self._grace
 
-    def _on_stop(self, group: Group, number: int) -> None:
+    def _on_stop(self, group: ProcessGroup, number: int) -> None:
         """The command was stopped: because it wants the terminal, or by Ctrl-Z while it had it."""
         if number in _WANTS_TERMINAL and self._terminal.lend(group.id):
             group.signal(signal.SIGCONT)
@@ -129,16 +129,16 @@ class Supervisor:
             self._terminal.take_back(restore=False)
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _stop_with(self, group: Group) -> None:
+    def _stop_with(self, group: ProcessGroup) -> None:
         """Ctrl-Z came to us: stop the command first. The lease is not renewed now, and may be lost meanwhile."""
         group.signal(signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _go_on(self, group: Group) -> None:
+    def _go_on(self, group: ProcessGroup) -> None:
         """We were stopped and continue, and so does the command; in the foreground if it was there before."""
         group.signal(signal.SIGCONT)
 
-    def _verdict(self, group: Group) -> int:
+    def _verdict(self, group: ProcessGroup) -> int:
         code, how = (Exit.LOST, "could not be ended") if group.status is None else ended_by(group.status)
         self._report("ended", f"the command {how}", quiet=not self.lost, code=int(code))
         return Exit.LOST if self.lost else code

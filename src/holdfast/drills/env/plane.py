@@ -63,7 +63,7 @@ class DrillJob(NamedTuple):
     updated_ns: int
 
 
-class PlaneProcess:
+class DrillPlaneProcess:
     """One process of the plane."""
 
     def __init__(self, name: str, words: list[str], place: Path, quarters: Sandbox) -> None:
@@ -125,9 +125,9 @@ class DrillPlane:
         self._it = it
         deployment = it.stage.plan.deployment
         self._quarters = own(it.place, times) if deployment is None else lent_by(deployment)
-        self.schedulers: list[PlaneProcess] = []
-        self.workers: list[PlaneProcess] = []
-        self._made: list[PlaneProcess] = []
+        self.schedulers: list[DrillPlaneProcess] = []
+        self.workers: list[DrillPlaneProcess] = []
+        self._made: list[DrillPlaneProcess] = []
         self._submitted = 0
         self._runner: asyncio.Runner | None = None
         self._database: Database | None = None
@@ -137,27 +137,27 @@ class DrillPlane:
         """The settings of its processes."""
         return self._quarters.settings
 
-    def scheduler(self) -> PlaneProcess:
+    def scheduler(self) -> DrillPlaneProcess:
         """Start one more replica of scheduler and loops, without waiting for it."""
         made = self._start("scheduler", ["up", "--only", LOOPS])
         self.schedulers.append(made)
         return made
 
-    def worker(self) -> PlaneProcess:
+    def worker(self) -> DrillPlaneProcess:
         """Start one more worker, without waiting for it."""
         ttl = str(self.settings.worker.lease_ttl)
         made = self._start("worker", ["worker", "holdfast.drills.jobs:app", "--lease-ttl", ttl, "--pool", POOL])
         self.workers.append(made)
         return made
 
-    def _start(self, kind: str, words: list[str]) -> PlaneProcess:
+    def _start(self, kind: str, words: list[str]) -> DrillPlaneProcess:
         name = f"{kind}-{len(self._made) + 1}"
         options = [*self._quarters.options, "--audit", str(self._it.place / "ledger"), "--no-probe", "--json"]
-        made = PlaneProcess(name, [*words, *options], self._it.place, self._quarters)
+        made = DrillPlaneProcess(name, [*words, *options], self._it.place, self._quarters)
         self._made.append(made)
         return made
 
-    def wait_ready(self, *parts: PlaneProcess) -> None:
+    def wait_ready(self, *parts: DrillPlaneProcess) -> None:
         """Wait until all of these are ready."""
         for part in parts:
             self._it.until(part.ready, f"{part.name} to start", LIMIT_S)
@@ -231,7 +231,7 @@ class DrillPlane:
         with closing(Effects(self._it.place / "effects.db", "director")) as effects:
             return effects.tally(CLASS)
 
-    def running_on(self, part: PlaneProcess) -> list[int]:
+    def running_on(self, part: DrillPlaneProcess) -> list[int]:
         """The jobs that a worker has started and that have had no effect yet."""
         with closing(Effects(self._it.place / "effects.db", "director")) as effects:
             begun = [each.item for each in effects.attempts(CLASS, 0) if each.worker == str(part.pid)]

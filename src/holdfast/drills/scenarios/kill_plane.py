@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.core.history.events import EventKind
-from holdfast.drills.env.plane import DrillPlane, PlaneProcess, shown
+from holdfast.drills.env.plane import DrillPlane, DrillPlaneProcess, shown
 from holdfast.drills.env.stage import DrillHarness, SceneHarness
 from holdfast.drills.env.workspace import lease_times
 from holdfast.drills.model import FaultKind, ReportFigure
@@ -61,7 +61,7 @@ def play(stage: DrillHarness) -> None:
     it.scene.figures.append(ReportFigure("duplicate ends refused", str(duplicates)))
 
 
-def _busiest(it: SceneHarness, plane: DrillPlane) -> PlaneProcess:
+def _busiest(it: SceneHarness, plane: DrillPlane) -> DrillPlaneProcess:
     """The worker with the most jobs in flight, when all workers are full."""
     wanted = min(JOBS, 2 * plane.settings.worker.concurrency, plane.settings.scheduler.tenant_slots or JOBS)
     it.until(lambda: len(plane.attempts()) >= wanted, f"{wanted} jobs to start")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from holdfast.drills.env.plane import DrillPlane, PlaneProcess, shown
+from holdfast.drills.env.plane import DrillPlane, DrillPlaneProcess, shown
 from holdfast.drills.env.stage import DrillHarness, SceneHarness
 from holdfast.drills.model import FaultKind, ReportFigure, curve
 from holdfast.drills.verdict.plane import undelayed, whole
@@ -51,7 +51,7 @@ def play(stage: DrillHarness, rounds: int) -> None:
         it.scene.curves.append(curve("jobs started", times, began_ns, time.time_ns(), NS // 2))
 
 
-def _replace(it: SceneHarness, plane: DrillPlane, old: PlaneProcess) -> None:
+def _replace(it: SceneHarness, plane: DrillPlane, old: DrillPlaneProcess) -> None:
     kind = old.name.partition("-")[0]
     new = plane.scheduler() if kind == "scheduler" else plane.worker()
     plane.wait_ready(new)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.ops.alerts.model import Alert, Group
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.model import Alert, RuleGroup
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.rules.contention import contention
 from holdfast.ops.alerts.rules.loops import loops
 from holdfast.ops.alerts.rules.ownership import ownership
@@ -22,14 +22,14 @@ from holdfast.ops.alerts.rules.store import store
 from holdfast.ops.alerts.rules.takeovers import takeovers
 
 
-def groups(plan: Plan) -> Sequence[Group]:
+def groups(plan: AlertPlan) -> Sequence[RuleGroup]:
     """The rule groups."""
     about_work = (ownership(plan), contention(plan), renewal(plan), loops(plan), takeovers(plan))
     found = (*about_work, store(plan), processes(plan))
     names = plan.settings.names.words
-    return [Group(each.name, [rule.under(names) for rule in each.rules]) for each in found if each.rules]
+    return [RuleGroup(each.name, [rule.under(names) for rule in each.rules]) for each in found if each.rules]
 
 
-def alerts(plan: Plan) -> Sequence[Alert]:
+def alerts(plan: AlertPlan) -> Sequence[Alert]:
     """The alerts alone, in the order of their groups. Several alerts may share a name, with different thresholds."""
     return [alert for group in groups(plan) for alert in group.alerts]

@@ -26,14 +26,14 @@ REASON: Final = "{{ $labels.reason }}"
 RISK: Final = "{{ $labels.risk }}"
 
 
-class Severity(StrEnum):
+class AlertSeverity(StrEnum):
     """How urgent an alert is."""
 
     PAGE = "page"  # wakes the person on call
     TICKET = "ticket"  # can wait until the morning
 
 
-class Runbook(StrEnum):
+class RunbookName(StrEnum):
     """The runbook for an alert: `holdfast runbook NAME`."""
 
     NOT_OWNED = "not-owned"
@@ -79,12 +79,12 @@ class Alert:
     """One alert. Texts may contain templates (`COUNT`, `FAMILY`, …)."""
 
     name: str
-    severity: Severity
+    severity: AlertSeverity
     expression: str
     summary: str  # the problem in one line
     description: str  # the problem with its numbers, and possible causes
     because: str  # the reason for the threshold: the settings it follows from
-    runbook: Runbook
+    runbook: RunbookName
     hold_s: float = 0.0  # how long the expression must hold
     labels: Mapping[str, str] = field(default_factory=dict)  # distinguish alerts of the same name
 
@@ -129,7 +129,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RuleGroup:
     """Rules about one subject, evaluated in order: a recording comes before the alerts that use it."""
 
     name: str

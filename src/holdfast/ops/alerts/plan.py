@@ -13,7 +13,7 @@ from holdfast.core.lease.timing import Timing
 from holdfast.errors import BadInput
 from holdfast.ops.alerts.model import lasting
 from holdfast.ops.alerts.promql import PROCESS, Queries
-from holdfast.ops.alerts.thresholds import DEBT_SHARE, SCRAPE_S, Pace
+from holdfast.ops.alerts.thresholds import DEBT_SHARE, SCRAPE_S, EvaluationWindows
 from holdfast.plane.locks.registry import FAMILIES, Scope
 from holdfast.plane.process.plane import PARTS, check_parts
 from holdfast.plane.settings.consistency import takeovers
@@ -53,7 +53,7 @@ class WatchedTakeover:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AlertPlan:
     """One plane to watch."""
 
     settings: Settings = field(default_factory=Settings)
@@ -73,9 +73,9 @@ class Plan:
                 raise BadInput("match", f"{value!r:.60} is no value of a label", "use letters and digits")
 
     @property
-    def pace(self) -> Pace:
+    def windows(self) -> EvaluationWindows:
         """The evaluation windows."""
-        return Pace(self.scrape_s)
+        return EvaluationWindows(self.scrape_s)
 
     @property
     def queries(self) -> Queries:

@@ -84,7 +84,7 @@ class Burn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class EvaluationWindows:
     """Evaluation windows, derived from the scrape interval."""
 
     scrape_s: float = SCRAPE_S

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.core.name_prefixes import DEFAULT
-from holdfast.ops.dashboard.layout import Mark, Placed, marks, placed, rows
-from holdfast.ops.dashboard.panels import Kind, Panel, Row, Steps
-from holdfast.ops.dashboard.promql import EVERYTHING, Query
+from holdfast.ops.dashboard.layout import Annotation, GridItem, marks, placed, rows
+from holdfast.ops.dashboard.panels import Panel, PanelKind, PanelSteps, Row
+from holdfast.ops.dashboard.promql import EVERYTHING, PanelQuery
 from holdfast.plane.settings.settings import Settings
 
 TITLE: Final = "Holdfast"
@@ -63,7 +63,7 @@ _BUILT_IN: Final = {
 }
 
 
-def _mark(mark: Mark) -> dict[str, Any]:
+def _mark(mark: Annotation) -> dict[str, Any]:
     return {
         "name": mark.name,
         "datasource": _SOURCE,
@@ -123,7 +123,7 @@ def _variable(name: str, label: str, query: str, everything: str | None = EVERYT
     }
 
 
-def _written(place: Placed) -> dict[str, Any]:
+def _written(place: GridItem) -> dict[str, Any]:
     what = place.what
     grid = {"x": place.x, "y": place.y, "w": place.width, "h": place.height}
     both = {"id": place.number, "title": what.title, "gridPos": grid}
@@ -141,8 +141,8 @@ def _written(place: Placed) -> dict[str, Any]:
     }
 
 
-def _target(ref: str, query: Query, panel: Panel) -> dict[str, Any]:
-    at_once = panel.kind is Kind.STAT
+def _target(ref: str, query: PanelQuery, panel: Panel) -> dict[str, Any]:
+    at_once = panel.kind is PanelKind.STAT
     return {
         "refId": ref,
         "datasource": _SOURCE,
@@ -156,7 +156,7 @@ def _target(ref: str, query: Query, panel: Panel) -> dict[str, Any]:
 
 def _field(panel: Panel) -> dict[str, Any]:
     mapped = {str(number): {"text": word, "index": number} for number, word in panel.words.items()}
-    by_steps = panel.kind is not Kind.SERIES and panel.steps is not None
+    by_steps = panel.kind is not PanelKind.SERIES and panel.steps is not None
     top = {} if panel.top is None else {"max": panel.top}
     return {
         "unit": str(panel.unit),
@@ -169,7 +169,7 @@ def _field(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _steps(steps: Steps | None) -> list[dict[str, Any]]:
+def _steps(steps: PanelSteps | None) -> list[dict[str, Any]]:
     if steps is None:
         return [{"color": "green", "value": None}]
     first: dict[str, Any] = {"color": str(steps.first), "value": None}
@@ -211,13 +211,13 @@ def _timeline_options(_panel: Panel) -> dict[str, Any]:
     }
 
 
-_CUSTOM: Final[Mapping[Kind, Callable[[Panel], dict[str, Any]]]] = {
-    Kind.SERIES: _series_custom,
-    Kind.STAT: lambda _panel: {},
-    Kind.TIMELINE: lambda _panel: {"fillOpacity": 70, "lineWidth": 0},
+_CUSTOM: Final[Mapping[PanelKind, Callable[[Panel], dict[str, Any]]]] = {
+    PanelKind.SERIES: _series_custom,
+    PanelKind.STAT: lambda _panel: {},
+    PanelKind.TIMELINE: lambda _panel: {"fillOpacity": 70, "lineWidth": 0},
 }
-_OPTIONS: Final[Mapping[Kind, Callable[[Panel], dict[str, Any]]]] = {
-    Kind.SERIES: lambda _panel: {"legend": _LEGEND, "tooltip": _TOOLTIP},
-    Kind.STAT: _stat_options,
-    Kind.TIMELINE: _timeline_options,
+_OPTIONS: Final[Mapping[PanelKind, Callable[[Panel], dict[str, Any]]]] = {
+    PanelKind.SERIES: lambda _panel: {"legend": _LEGEND, "tooltip": _TOOLTIP},
+    PanelKind.STAT: _stat_options,
+    PanelKind.TIMELINE: _timeline_options,
 }

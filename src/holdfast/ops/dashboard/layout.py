@@ -21,14 +21,14 @@ from holdfast.ops.dashboard.sections.policy import policy
 from holdfast.ops.dashboard.sections.process import process
 from holdfast.ops.dashboard.sections.stores import STORES
 from holdfast.ops.dashboard.sections.summary import summary
-from holdfast.ops.dashboard.thresholds import Limits
+from holdfast.ops.dashboard.thresholds import PanelLimits
 from holdfast.plane.settings.settings import Settings
 
 ROW_HEIGHT: Final = 1
 IDS: Final = 1_000_000
 
 
-class Placed(NamedTuple):
+class GridItem(NamedTuple):
     """A row or a panel, and its position in the grid."""
 
     what: Row | Panel
@@ -43,7 +43,7 @@ class Placed(NamedTuple):
         return 1 + zlib.crc32(f"{type(self.what).__name__} {self.what.title}".encode()) % IDS
 
 
-class Mark(NamedTuple):
+class Annotation(NamedTuple):
     """An event, drawn as a line through all panels."""
 
     name: str
@@ -55,21 +55,21 @@ class Mark(NamedTuple):
 
 
 MARKS: Final = (
-    Mark(
+    Annotation(
         "Policy switches",
         f"max by (job) (changes({series('policy_revision')}[1m])) > 0",
         "purple",
         "The error policy was switched",
         "holdfast policy history",
     ),
-    Mark(
+    Annotation(
         "Alerts",
         'max by (alertname, severity) (ALERTS{alertname=~"Holdfast.*", alertstate="firing"}) > 0',
         "red",
         "{{alertname}}",
         "{{severity}}",
     ),
-    Mark(
+    Annotation(
         "Leaderships",
         f"sum by (loop) (increase({series('loop_leaderships_total')}[1m])) > 0",
         "blue",
@@ -82,7 +82,7 @@ MARKS: Final = (
 
 def rows(settings: Settings) -> tuple[Row, ...]:
     """The rows, top down, in the order in which an operator reads them in an incident."""
-    limits = Limits.of(settings)
+    limits = PanelLimits.of(settings)
     found = (
         summary(limits),
         contention(limits),
@@ -97,21 +97,21 @@ def rows(settings: Settings) -> tuple[Row, ...]:
     return tuple(replace(row, panels=tuple(panel.under(names) for panel in row.panels)) for row in found)
 
 
-def marks(names: NamePrefixes) -> list[Mark]:
+def marks(names: NamePrefixes) -> list[Annotation]:
     """The annotations across the panels, with the prefixes of `names`."""
     return [mark._replace(expression=names.spelled(mark.expression), text=names.spelled(mark.text)) for mark in MARKS]
 
 
-def placed(found: Sequence[Row]) -> Iterator[Placed]:
+def placed(found: Sequence[Row]) -> Iterator[GridItem]:
     """Rows and panels in the grid: from left to right, and from the top down."""
     y = 0
     for row in found:
-        yield Placed(row, 0, y, COLUMNS, ROW_HEIGHT)
+        yield GridItem(row, 0, y, COLUMNS, ROW_HEIGHT)
         y += ROW_HEIGHT
         x = tallest = 0
         for panel in row.panels:
             if x + panel.width > COLUMNS:
                 x, y, tallest = 0, y + tallest, 0
-            yield Placed(panel, x, y, panel.width, panel.height)
+            yield GridItem(panel, x, y, panel.width, panel.height)
             x, tallest = x + panel.width, max(tallest, panel.height)
         y += tallest

@@ -11,12 +11,12 @@ from enum import StrEnum
 from typing import Final
 
 from holdfast.core.name_prefixes import NamePrefixes
-from holdfast.ops.dashboard.promql import Query
+from holdfast.ops.dashboard.promql import PanelQuery
 
 COLUMNS: Final = 24  # of Grafana's grid
 
 
-class Kind(StrEnum):
+class PanelKind(StrEnum):
     """How a panel shows its queries; the names are Grafana's."""
 
     STAT = "stat"  # one large number for each series: the current value
@@ -35,7 +35,7 @@ class Unit(StrEnum):
     BYTES_PER_SECOND = "Bps"
 
 
-class Colour(StrEnum):
+class PanelColor(StrEnum):
     """The meaning of a number for the person on call."""
 
     WELL = "green"
@@ -44,34 +44,34 @@ class Colour(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class PanelSteps:
     """The thresholds at which the color changes. Ascending; the first color is for everything below."""
 
-    first: Colour
-    rest: tuple[tuple[float, Colour], ...]
+    first: PanelColor
+    rest: tuple[tuple[float, PanelColor], ...]
 
     @classmethod
-    def rising(cls, look: float, act: float | None = None) -> Steps:
+    def rising(cls, look: float, act: float | None = None) -> PanelSteps:
         """More is worse."""
-        act_at = () if act is None else ((act, Colour.ACT),)
-        return cls(Colour.WELL, ((look, Colour.LOOK), *act_at))
+        act_at = () if act is None else ((act, PanelColor.ACT),)
+        return cls(PanelColor.WELL, ((look, PanelColor.LOOK), *act_at))
 
     @classmethod
-    def none_allowed(cls) -> Steps:
+    def none_allowed(cls) -> PanelSteps:
         """One is too many."""
-        return cls(Colour.WELL, ((1.0, Colour.ACT),))
+        return cls(PanelColor.WELL, ((1.0, PanelColor.ACT),))
 
     @classmethod
-    def falling(cls, act: float, look: float) -> Steps:
+    def falling(cls, act: float, look: float) -> PanelSteps:
         """Less is worse: below `act`, an operator must act; from `look` on, the value is fine."""
-        return cls(Colour.ACT, ((act, Colour.LOOK), (look, Colour.WELL)))
+        return cls(PanelColor.ACT, ((act, PanelColor.LOOK), (look, PanelColor.WELL)))
 
     @classmethod
-    def exactly_one(cls) -> Steps:
+    def exactly_one(cls) -> PanelSteps:
         """None is too few, two are too many."""
-        return cls(Colour.ACT, ((1.0, Colour.WELL), (2.0, Colour.ACT)))
+        return cls(PanelColor.ACT, ((1.0, PanelColor.WELL), (2.0, PanelColor.ACT)))
 
-    def at(self, value: float) -> Colour:
+    def at(self, value: float) -> PanelColor:
         """The color of a value."""
         return next((colour for least, colour in reversed(self.rest) if value >= least), self.first)
 
@@ -82,10 +82,10 @@ class Panel:
 
     title: str
     text: str  # its content, the usual values, and what to do about others
-    queries: tuple[Query, ...]
+    queries: tuple[PanelQuery, ...]
     unit: Unit = Unit.NUMBER
-    steps: Steps | None = None  # None: no value is better than another
-    kind: Kind = Kind.SERIES
+    steps: PanelSteps | None = None  # None: no value is better than another
+    kind: PanelKind = PanelKind.SERIES
     width: int = 8
     height: int = 8
     words: Mapping[int, str] = field(default_factory=dict)  # shown instead of numbers

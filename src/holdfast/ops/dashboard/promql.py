@@ -23,7 +23,7 @@ FAMILY: Final = 'family=~"$family"'
 _METRICS: Final[dict[str, Metric]] = {each.bare: each for each in TABLE}
 
 
-class Query(NamedTuple):
+class PanelQuery(NamedTuple):
     """One series, or several, of a panel."""
 
     expression: str
@@ -70,10 +70,10 @@ def quantile(share: float, name: str, *by: str, where: str = "") -> str:
     return f"histogram_quantile({share:g}, {_over('sum', name, ('le', *by), rates)})"
 
 
-def quantiles(name: str, *by: str, where: str = "") -> tuple[Query, ...]:
+def quantiles(name: str, *by: str, where: str = "") -> tuple[PanelQuery, ...]:
     """The three quantiles that on-call engineers know, each with its labels."""
     labels = "".join(f" {{{{{label}}}}}" for label in by)
-    return tuple(Query(quantile(share, name, *by, where=where), f"{p}{labels}") for p, share in QUANTILES.items())
+    return tuple(PanelQuery(quantile(share, name, *by, where=where), f"{p}{labels}") for p, share in QUANTILES.items())
 
 
 def by_family(values: Mapping[str, float]) -> str:

@@ -19,7 +19,7 @@ from holdfast.types import NS
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PanelLimits:
     """Thresholds of panels. Durations are seconds."""
 
     ttl: Mapping[str, float]  # of every family
@@ -36,7 +36,7 @@ class Limits:
     busy_delay: float  # after which a message whose lock was busy is redelivered
 
     @classmethod
-    def of(cls, settings: Settings) -> Limits:
+    def of(cls, settings: Settings) -> PanelLimits:
         """The thresholds that follow from the settings."""
         lines = inventory(settings)
         ttl = {line.family: line.ttl for line in lines}

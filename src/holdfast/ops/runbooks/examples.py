@@ -36,21 +36,31 @@ from holdfast.ops.runbooks.evidence.plane import (
     SnapshotFact,
     TenantDebt,
 )
-from holdfast.ops.runbooks.model import Case, Evidence, Fact, NotGiven, Report, Runbook, Source, Step, judged
+from holdfast.ops.runbooks.model import (
+    Case,
+    Evidence,
+    EvidenceSource,
+    Fact,
+    NotGiven,
+    Runbook,
+    RunbookReport,
+    RunbookStep,
+    judged,
+)
 from holdfast.ops.runbooks.sources import WINDOW_S as WINDOW_LONG_S
-from holdfast.ops.runbooks.suspects import Gathered, SuspectsFact, concluded
+from holdfast.ops.runbooks.suspects import GatheredEvidence, SuspectsFact, concluded
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.settings.settings import Settings
 
 SETTINGS: Final = Settings(database="postgresql://plane@db/plane", leases="redis://leases:6379/0")
 AT_NS: Final = 1_767_233_820_000_000_000  # 02:17 UTC on the first of January 2026
 
-WHERE: Final[Mapping[Source, str]] = {
-    Source.LEASES: "redis://leases:6379/0",
-    Source.DATABASE: "postgresql://plane@db/plane",
-    Source.METRICS: "http://prometheus:9090",
-    Source.LEDGER: "/var/lib/holdfast/audit",
-    Source.SETTINGS: "holdfast.toml",
+WHERE: Final[Mapping[EvidenceSource, str]] = {
+    EvidenceSource.LEASES: "redis://leases:6379/0",
+    EvidenceSource.DATABASE: "postgresql://plane@db/plane",
+    EvidenceSource.METRICS: "http://prometheus:9090",
+    EvidenceSource.LEDGER: "/var/lib/holdfast/audit",
+    EvidenceSource.SETTINGS: "holdfast.toml",
 }
 _A: Final = "plane@web-3:411/15852a"
 _B: Final = "plane@web-4:97/0c11e2"
@@ -61,7 +71,7 @@ def case_of(runbook: Runbook, facts: Mapping[str, Fact | Exception], **arguments
     return Case({step.name: _evidence(step, facts) for step in runbook.steps}, SETTINGS, AT_NS, arguments)
 
 
-def _evidence(step: Step, facts: Mapping[str, Fact | Exception]) -> Evidence:
+def _evidence(step: RunbookStep, facts: Mapping[str, Fact | Exception]) -> Evidence:
     found: Any = facts.get(step.name, NotGiven(f"no {step.source}"))
     place = (step.name, step.source, WHERE[step.source], AT_NS)
     if isinstance(found, NotGiven):
@@ -69,20 +79,20 @@ def _evidence(step: Step, facts: Mapping[str, Fact | Exception]) -> Evidence:
     return Evidence(*place, None, str(found)) if isinstance(found, Exception) else Evidence(*place, found)
 
 
-def report_of(runbook: Runbook, facts: Mapping[str, Fact | Exception], **arguments: str) -> Report:
+def report_of(runbook: Runbook, facts: Mapping[str, Fact | Exception], **arguments: str) -> RunbookReport:
     """The report of a case."""
     case = case_of(runbook, facts, **arguments)
-    return Report(runbook, arguments, AT_NS, tuple(case.evidence.values()), judged(runbook, case))
+    return RunbookReport(runbook, arguments, AT_NS, tuple(case.evidence.values()), judged(runbook, case))
 
 
 def searched_of(
     runbook: Runbook, facts: Mapping[str, Fact | Exception], own: Mapping[str, Mapping[str, Fact | Exception]]
-) -> Report:
+) -> RunbookReport:
     """The report of a case without an id: facts of searches and of the whole plane, and facts by suspect."""
     argument = runbook.argument
     if argument is None:
         raise BadInput("runbook", f"{runbook.name} is about the whole plane", "use report_of")
-    gathered = Gathered(
+    gathered = GatheredEvidence(
         tuple(_evidence(step, facts) for step in argument.searches),
         {step.name: _evidence(step, facts) for step in runbook.steps if not step.about},
         {
@@ -124,7 +134,7 @@ def held_lock(key: str, owner: str = _A, **more: Any) -> LockFact:
 # The examples.
 
 
-def _not_owned() -> Report:
+def _not_owned() -> RunbookReport:
     book = RUNBOOKS["not-owned"]
     why = "no renewal was sent: the process was paused or starved, or its renewer hung"
     losses = tuple(
@@ -146,7 +156,7 @@ def _not_owned() -> Report:
     )
 
 
-def _duplicates() -> Report:
+def _duplicates() -> RunbookReport:
     book = RUNBOOKS["duplicate-dispatch"]
     events = (
         "RUNNING -> SUCCEEDED, attempt 1, fence 1042, by w-7",
@@ -165,7 +175,7 @@ def _duplicates() -> Report:
     return report_of(book, facts, JOB="inv-9")
 
 
-def _contention() -> Report:
+def _contention() -> RunbookReport:
     book = RUNBOOKS["workflow-contention"]
     lock = held_lock("holdfast:wf:run:lock:r-17", _B, age=212.0, remaining=24.0, waiters=4, ttl=30.0)
     loops = (
@@ -183,7 +193,7 @@ def _contention() -> Report:
     return report_of(book, facts, RUN="r-17")
 
 
-def _contention_searched() -> Report:
+def _contention_searched() -> RunbookReport:
     book = RUNBOOKS["workflow-contention"]
     lock = held_lock("holdfast:wf:run:lock:r-17", _B, age=212.0, remaining=24.0, waiters=4, ttl=30.0)
     loops = (
@@ -202,14 +212,14 @@ def _contention_searched() -> Report:
     return searched_of(book, facts, {"r-17": {"lock": LocksFact((lock,)), "run": run}})
 
 
-def _snapshot() -> Report:
+def _snapshot() -> RunbookReport:
     book = RUNBOOKS["snapshot-leader"]
     free = LockFact("holdfast:scheduler:snapshot:writer", False, ttl=10.0)
     found = SnapshotFact(94.0, _A, 1031, 6, 6)
     return report_of(book, {"lock": LocksFact((free,)), "snapshot": found, "rates": rates(book, leaders={"": 0.0})})
 
 
-def _outage() -> Report:
+def _outage() -> RunbookReport:
     book = RUNBOOKS["store-outage"]
     error = "redis at leases:6379 cannot be reached: Connection refused"
     classes = (ClassFact("high", "fail_closed", "start", 0), ClassFact("low", "fail_open", "start", 96))
@@ -221,7 +231,7 @@ def _outage() -> Report:
     return report_of(book, facts)
 
 
-def _debt() -> Report:
+def _debt() -> RunbookReport:
     book = RUNBOOKS["lock-debt"]
     tenants = (TenantDebt("acme", 4, 4, 212, 95.0), TenantDebt("globex", 3, None, 0))
     debt = DebtFact(tenants, (PoolDebt("default", 7, 2, 16, 212),), {"SCHEDULED": 0, "RUNNING": 0})
@@ -236,7 +246,7 @@ def _debt() -> Report:
     return report_of(book, facts)
 
 
-def _waves() -> Report:
+def _waves() -> RunbookReport:
     book = RUNBOOKS["retry-waves"]
     ttls = {"scheduler.job": 60.0, "worker.job": 30.0, "workflow.run": 30.0}
     retry = RetryFact(0.5, 0.0, ttls, {name: ttl / 3 for name, ttl in ttls.items()}, "the bus kept the delay of 0.5 s")
@@ -251,7 +261,7 @@ def _waves() -> Report:
     return report_of(book, {"rates": found, "pending": PendingFact({}, {"run.result": 40}, 3.0), "retrying": retry})
 
 
-def _ttl() -> Report:
+def _ttl() -> RunbookReport:
     book = RUNBOOKS["before-ttl-change"]
     seen = {
         "contention": ("while one client holds the key, another gets an empty token", "second acquire: empty"),
@@ -266,10 +276,10 @@ def _ttl() -> Report:
     return report_of(book, facts)
 
 
-SEARCHED: Final[Mapping[str, Callable[[], Report]]] = {"workflow-contention": _contention_searched}
+SEARCHED: Final[Mapping[str, Callable[[], RunbookReport]]] = {"workflow-contention": _contention_searched}
 """A runbook that was called without an id."""
 
-EXAMPLES: Final[Mapping[str, Callable[[], Report]]] = {
+EXAMPLES: Final[Mapping[str, Callable[[], RunbookReport]]] = {
     "not-owned": _not_owned,
     "duplicate-dispatch": _duplicates,
     "workflow-contention": _contention,

@@ -2,10 +2,10 @@
 
     report = await run(RUNBOOKS["snapshot-leader"], scene)   # runbooks.runner
 
-A `Step` declares what is inspected, the function that gathers it, and the commands that do the same by hand. A `Rule`
-is a pure function over the evidence, with its threshold in words beside it. The command `holdfast runbook`, its JSON
-and the page in the documentation come from the same declarations, so they cannot drift apart. `runbooks.runner` runs
-them. `runbooks.suspects` chooses the jobs or runs of a runbook that was called without an id.
+A `RunbookStep` declares what is inspected, the function that gathers it, and the commands that do the same by hand. A
+`FindingRule` is a pure function over the evidence, with its threshold in words beside it. The command `holdfast
+runbook`, its JSON and the page in the documentation come from the same declarations, so they cannot drift apart.
+`runbooks.runner` runs them. `runbooks.suspects` chooses the jobs or runs of a runbook that was called without an id.
 
 Promises: every step may fail, because its source may be broken: that is evidence, and the other steps continue. The
 report is complete when the time limit of the steps is over (twice that if suspects must be found first). Missing
@@ -30,11 +30,11 @@ from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.ops.runbooks.evidence.metrics import Query
-    from holdfast.ops.runbooks.sources import Scene
+    from holdfast.ops.runbooks.evidence.metrics import MetricQuery
+    from holdfast.ops.runbooks.sources import RunbookContext
 
 
-class Severity(StrEnum):
+class FindingSeverity(StrEnum):
     """How urgent a finding is, mildest first."""
 
     FINE = "fine"  # no action
@@ -45,10 +45,10 @@ class Severity(StrEnum):
     @property
     def rank(self) -> int:
         """The sort key: the worst is the highest."""
-        return list(Severity).index(self)
+        return list(FindingSeverity).index(self)
 
 
-class Source(StrEnum):
+class EvidenceSource(StrEnum):
     """The source of evidence, and the option to give if it is missing."""
 
     LEASES = "lease store"
@@ -63,12 +63,12 @@ class Source(StrEnum):
         return _FIXES[self]
 
 
-_FIXES: Final[Mapping[Source, str]] = {
-    Source.LEASES: "give --url URL",
-    Source.DATABASE: "give --database URL or --config FILE",
-    Source.METRICS: "give --metrics URL for each process, or --prometheus URL",
-    Source.LEDGER: "give --ledger DIR",
-    Source.SETTINGS: "give --config FILE",
+_FIXES: Final[Mapping[EvidenceSource, str]] = {
+    EvidenceSource.LEASES: "give --url URL",
+    EvidenceSource.DATABASE: "give --database URL or --config FILE",
+    EvidenceSource.METRICS: "give --metrics URL for each process, or --prometheus URL",
+    EvidenceSource.LEDGER: "give --ledger DIR",
+    EvidenceSource.SETTINGS: "give --config FILE",
 }
 
 
@@ -93,7 +93,7 @@ class Evidence:
     """The result of one step: a fact, or the reason why there is none."""
 
     what: str  # the step
-    source: Source
+    source: EvidenceSource
     where: str  # the source, without its password
     at_ns: int
     fact: Fact | None = None
@@ -127,7 +127,7 @@ def typed(*words: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Conclusion:
     """The result of a rule that applies."""
 
     sentence: str
@@ -141,7 +141,7 @@ class Finding:
     """A conclusion from the evidence."""
 
     rule: str
-    severity: Severity
+    severity: FindingSeverity
     sentence: str
     because: tuple[str, ...]
     sure: str
@@ -187,29 +187,29 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RunbookStep:
     """One inspection."""
 
     name: str
     looks_at: str
     by_hand: tuple[str, ...]  # commands and queries that show the same
-    source: Source
-    gather: Callable[[Scene], Awaitable[Fact]]
-    lasts: Callable[[Scene], float] | None = None  # seconds that it waits on purpose
-    queries: tuple[Query, ...] = ()  # of metrics
+    source: EvidenceSource
+    gather: Callable[[RunbookContext], Awaitable[Fact]]
+    lasts: Callable[[RunbookContext], float] | None = None  # seconds that it waits on purpose
+    queries: tuple[MetricQuery, ...] = ()  # of metrics
     about: str = ""  # the argument that it inspects; empty: the whole plane, once for all suspects
-    at_once: Callable[[Scene, Sequence[str]], Awaitable[Mapping[str, Fact]]] | None = None
+    at_once: Callable[[RunbookContext, Sequence[str]], Awaitable[Mapping[str, Fact]]] | None = None
     """Inspects several ids in one call, if a call for each id would be too expensive."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FindingRule:
     """One possible finding, and its condition."""
 
     name: str
-    severity: Severity
+    severity: FindingSeverity
     when: str  # with its thresholds, made from the constants that the function uses
-    judge: Callable[[Case], Said | None]
+    judge: Callable[[Case], Conclusion | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Argument:
     help: str
     find: str  # how to find one by hand
     well: str  # the text for a healthy suspect; {id} is its id
-    searches: tuple[Step, ...]  # each returns a `SuspectsFact`; earlier ones take precedence
+    searches: tuple[RunbookStep, ...]  # each returns a `SuspectsFact`; earlier ones take precedence
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +232,8 @@ class Runbook:
     title: str
     when: str  # to use it
     needs: str  # the sources that it needs
-    steps: tuple[Step, ...]
-    rules: tuple[Rule, ...]
+    steps: tuple[RunbookStep, ...]
+    rules: tuple[FindingRule, ...]
     fine: str  # the text if no rule applies
     essential: tuple[str, ...]  # the steps that this text requires
     argument: Argument | None = None
@@ -243,17 +243,17 @@ class Runbook:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ExaminedSuspect:
     """One suspect, and the findings about it."""
 
     id: str
     why: str  # it is suspicious
-    source: Source  # of the suspicion
+    source: EvidenceSource  # of the suspicion
     evidence: tuple[Evidence, ...]
     findings: tuple[Finding, ...]  # the worst first
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> FindingSeverity:
         """The severity of the worst finding."""
         return worst(self.findings)
 
@@ -270,7 +270,7 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunbookReport:
     """The result of a runbook. With suspects, each has its own findings; those here are about the whole plane."""
 
     runbook: Runbook
@@ -278,10 +278,10 @@ class Report:
     at_ns: int
     evidence: tuple[Evidence, ...]
     findings: tuple[Finding, ...]  # the worst first
-    suspects: tuple[Examined, ...] = ()
+    suspects: tuple[ExaminedSuspect, ...] = ()
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> FindingSeverity:
         """The severity of the worst finding."""
         return worst(self._all)
 
@@ -314,19 +314,19 @@ class Report:
         }
 
 
-def worst(findings: Sequence[Finding]) -> Severity:
+def worst(findings: Sequence[Finding]) -> FindingSeverity:
     """The severity of the worst finding; without findings, no action is needed."""
-    return max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.FINE)
+    return max((each.severity for each in findings), key=lambda each: each.rank, default=FindingSeverity.FINE)
 
 
 def judged(runbook: Runbook, case: Case) -> tuple[Finding, ...]:
     """The findings that follow from the evidence, the worst first. Pure."""
     found = applied(runbook, case)
     missing = missed(runbook, case, runbook.essential)
-    if missing is not None and worst(found) is not Severity.ACT:
+    if missing is not None and worst(found) is not FindingSeverity.ACT:
         found.append(missing)
-    elif worst(found) is Severity.FINE:
-        found.append(Finding("fine", Severity.FINE, runbook.fine, runbook.essential, "sure", runbook.then))
+    elif worst(found) is FindingSeverity.FINE:
+        found.append(Finding("fine", FindingSeverity.FINE, runbook.fine, runbook.essential, "sure", runbook.then))
     return tuple(sorted(found, key=lambda each: -each.severity.rank))
 
 
@@ -350,9 +350,9 @@ def missed(runbook: Runbook, case: Case, essential: Sequence[str]) -> Finding | 
         found = case.evidence.get(step)
         reasons.append(f"{step} ({'not inspected' if found is None else found.problem})")
     sentence = f"The evidence is insufficient to judge: {'; '.join(reasons)}."
-    return Finding("cannot tell", Severity.UNKNOWN, sentence, tuple(missing), "not at all", ())
+    return Finding("cannot tell", FindingSeverity.UNKNOWN, sentence, tuple(missing), "not at all", ())
 
 
-def _known(case: Case, step: Step) -> bool:
+def _known(case: Case, step: RunbookStep) -> bool:
     found = case.evidence.get(step.name)
     return found is not None and found.fact is not None

@@ -10,10 +10,10 @@ from importlib.resources import files
 from typing import Final
 
 from holdfast.ops.alerts import alerts
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.ops.runbooks.examples import EXAMPLES, SEARCHED, SETTINGS, WHERE
-from holdfast.ops.runbooks.model import Argument, Report, Runbook, Source, Step
+from holdfast.ops.runbooks.model import Argument, EvidenceSource, Runbook, RunbookReport, RunbookStep
 from holdfast.ops.runbooks.suspects import SUSPECTS_MAX
 from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.locks.registry import FAMILIES
@@ -97,7 +97,7 @@ def _given() -> Iterator[str]:
 
 def _alerts(book: Runbook) -> str:
     """The alerts that name it."""
-    named = dict.fromkeys(each.name for each in alerts(Plan(SETTINGS)) if each.runbook.value == book.name)
+    named = dict.fromkeys(each.name for each in alerts(AlertPlan(SETTINGS)) if each.runbook.value == book.name)
     return ", ".join(f"`{each}`" for each in named) or "no alert: use it before a change"
 
 
@@ -146,26 +146,26 @@ def _argument(argument: Argument) -> Iterator[str]:
     yield from ("", *_steps("search", argument.searches))
 
 
-def _steps(head: str, steps: Sequence[Step]) -> Iterator[str]:
+def _steps(head: str, steps: Sequence[RunbookStep]) -> Iterator[str]:
     yield from (f"| {head} | inspects | source | by hand |", "|---|---|---|---|")
     for step in steps:
         hand = "<br>".join(f"`{_cell(each)}`" for each in step.by_hand)
         yield f"| {step.name} | {_cell(step.looks_at)} | {step.source} | {hand} |"
 
 
-def _console(book: Runbook, report: Report) -> Iterator[str]:
+def _console(book: Runbook, report: RunbookReport) -> Iterator[str]:
     yield from ("```console", f"$ {_typed(book, report)}", *_example(report), "```", "")
 
 
-def _typed(book: Runbook, report: Report) -> str:
+def _typed(book: Runbook, report: RunbookReport) -> str:
     words = ["holdfast", "runbook", book.name, *report.arguments.values()]
-    if any(each.source is Source.METRICS and each.given for each in report.evidence):
+    if any(each.source is EvidenceSource.METRICS and each.given for each in report.evidence):
         words += ["--prometheus", "http://prometheus:9090"]
     return " ".join([*words, *(["--yes"] if book.writes else [])])
 
 
-def _example(report: Report) -> Iterator[str]:
-    return (line.text.replace("LEDGER", WHERE[Source.LEDGER]) for line in report_lines(report))
+def _example(report: RunbookReport) -> Iterator[str]:
+    return (line.text.replace("LEDGER", WHERE[EvidenceSource.LEDGER]) for line in report_lines(report))
 
 
 def _cell(text: str) -> str:

@@ -20,18 +20,18 @@ from holdfast.ops.runbooks.model import (
     Argument,
     Case,
     Evidence,
-    Examined,
+    ExaminedSuspect,
     Fact,
     Finding,
     NextStep,
     NotGiven,
-    Report,
     Runbook,
-    Step,
+    RunbookReport,
+    RunbookStep,
     judged,
 )
-from holdfast.ops.runbooks.sources import Scene
-from holdfast.ops.runbooks.suspects import Gathered, chosen, concluded
+from holdfast.ops.runbooks.sources import RunbookContext
+from holdfast.ops.runbooks.suspects import GatheredEvidence, chosen, concluded
 from holdfast.runtime.gather import together
 from holdfast.types import NS
 
@@ -39,7 +39,7 @@ Ended = Callable[[str], None]
 Answers = Mapping[str, Fact | Exception]
 
 
-async def run(runbook: Runbook, scene: Scene, ended: Ended | None = None) -> Report:
+async def run(runbook: Runbook, scene: RunbookContext, ended: Ended | None = None) -> RunbookReport:
     """Gather the evidence, and judge it. `ended` receives the name of each finished step."""
     argument = runbook.argument
     if argument is not None and argument.name not in scene.arguments:
@@ -50,16 +50,16 @@ async def run(runbook: Runbook, scene: Scene, ended: Ended | None = None) -> Rep
     return replace(report, findings=findings, suspects=suspects)
 
 
-async def _told(runbook: Runbook, scene: Scene, ended: Ended | None) -> Report:
+async def _told(runbook: Runbook, scene: RunbookContext, ended: Ended | None) -> RunbookReport:
     at_ns = scene.clock.now().wall
     evidence: dict[str, Evidence] = {}
     for batch in [[step] for step in runbook.steps] if runbook.in_order else [list(runbook.steps)]:
         evidence |= await _gathered(batch, scene, ended)
     case = Case(evidence, scene.settings, at_ns, scene.arguments)
-    return Report(runbook, scene.arguments, at_ns, tuple(evidence.values()), judged(runbook, case))
+    return RunbookReport(runbook, scene.arguments, at_ns, tuple(evidence.values()), judged(runbook, case))
 
 
-async def _searched(runbook: Runbook, argument: Argument, scene: Scene, ended: Ended | None) -> Report:
+async def _searched(runbook: Runbook, argument: Argument, scene: RunbookContext, ended: Ended | None) -> RunbookReport:
     case = Case({}, scene.settings, scene.clock.now().wall)
     whole = [step for step in runbook.steps if not step.about]
     found = await _gathered([*argument.searches, *whole], scene, ended)
@@ -67,18 +67,18 @@ async def _searched(runbook: Runbook, argument: Argument, scene: Scene, ended: E
     own = await _about(
         list(chosen(searches).suspects), [step for step in runbook.steps if step.about], argument, scene, ended
     )
-    gathered = Gathered(searches, {step.name: found[step.name] for step in whole}, own)
+    gathered = GatheredEvidence(searches, {step.name: found[step.name] for step in whole}, own)
     return concluded(runbook, argument, case, gathered, scene.given.window)
 
 
-async def _gathered(steps: Sequence[Step], scene: Scene, ended: Ended | None) -> dict[str, Evidence]:
+async def _gathered(steps: Sequence[RunbookStep], scene: RunbookContext, ended: Ended | None) -> dict[str, Evidence]:
     """The evidence of all steps, gathered concurrently."""
     answers = await together({step.name: _bound(step, scene) for step in steps}, _limit_ns(steps, scene), ended)
     return {step.name: _evidence(step, scene, answers[step.name]) for step in steps}
 
 
 async def _about(
-    ids: Sequence[str], steps: Sequence[Step], argument: Argument, scene: Scene, ended: Ended | None
+    ids: Sequence[str], steps: Sequence[RunbookStep], argument: Argument, scene: RunbookContext, ended: Ended | None
 ) -> dict[str, dict[str, Evidence]]:
     """The evidence of all steps for each id, gathered concurrently."""
     calls: dict[tuple[str, str], Callable[[], Awaitable[Answers]]] = {}
@@ -110,16 +110,16 @@ def _last(calls: Iterable[tuple[str, str]], ended: Ended) -> Callable[[tuple[str
     return one
 
 
-def _limit_ns(steps: Sequence[Step], scene: Scene) -> int:
+def _limit_ns(steps: Sequence[RunbookStep], scene: RunbookContext) -> int:
     lasts = max((step.lasts(scene) for step in steps if step.lasts is not None), default=0.0)
     return round((scene.given.patience + lasts) * NS)
 
 
-def _bound(step: Step, scene: Scene) -> Callable[[], Awaitable[Fact]]:
+def _bound(step: RunbookStep, scene: RunbookContext) -> Callable[[], Awaitable[Fact]]:
     return lambda: step.gather(scene)
 
 
-def _bound_alone(step: Step, scene: Scene, id: str) -> Callable[[], Awaitable[Answers]]:
+def _bound_alone(step: RunbookStep, scene: RunbookContext, id: str) -> Callable[[], Awaitable[Answers]]:
     async def look() -> Answers:
         return {id: await step.gather(scene)}
 
@@ -127,12 +127,14 @@ def _bound_alone(step: Step, scene: Scene, id: str) -> Callable[[], Awaitable[An
 
 
 def _bound_at_once(
-    look: Callable[[Scene, Sequence[str]], Awaitable[Mapping[str, Fact]]], scene: Scene, ids: Sequence[str]
+    look: Callable[[RunbookContext, Sequence[str]], Awaitable[Mapping[str, Fact]]],
+    scene: RunbookContext,
+    ids: Sequence[str],
 ) -> Callable[[], Awaitable[Answers]]:
     return lambda: look(scene, ids)
 
 
-def _exact(findings: Iterable[Finding], scene: Scene) -> tuple[Finding, ...]:
+def _exact(findings: Iterable[Finding], scene: RunbookContext) -> tuple[Finding, ...]:
     """Findings whose commands contain the inspected stores, so that they can be typed unchanged."""
     return tuple(
         replace(each, next=tuple(NextStep(scene.exact(step.command), step.why) for step in each.next))
@@ -140,11 +142,11 @@ def _exact(findings: Iterable[Finding], scene: Scene) -> tuple[Finding, ...]:
     )
 
 
-def _exactly(suspect: Examined, scene: Scene) -> Examined:
+def _exactly(suspect: ExaminedSuspect, scene: RunbookContext) -> ExaminedSuspect:
     return replace(suspect, findings=_exact(suspect.findings, scene))
 
 
-def _evidence(step: Step, scene: Scene, answer: Fact | Exception) -> Evidence:
+def _evidence(step: RunbookStep, scene: RunbookContext, answer: Fact | Exception) -> Evidence:
     at_ns, where = scene.clock.now().wall, scene.where(step.source)
     if not isinstance(answer, Exception):
         return Evidence(step.name, step.source, where, at_ns, answer)

@@ -21,7 +21,7 @@ from holdfast.aio.client import Locks
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, HoldfastError, Misconfigured
 from holdfast.ops.http_client import check_url
-from holdfast.ops.runbooks.model import NotGiven, Source
+from holdfast.ops.runbooks.model import EvidenceSource, NotGiven
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database
 from holdfast.plane.settings.inventory import inventory
@@ -47,7 +47,7 @@ _PLANE: Final = "SELECT value FROM plane_meta WHERE name = 'format'"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RunbookOptions:
     """The options of the command."""
 
     url: str | None = None  # of the lease store; None: from the settings
@@ -60,7 +60,7 @@ class Given:
     window: float = WINDOW_S  # seconds of history
     patience: float = PATIENCE_S  # time limit of a step in seconds, without its intentional waits
 
-    def check(self) -> Given:
+    def check(self) -> RunbookOptions:
         """Return the options, or raise `BadInput` that names the invalid one."""
         for url in self.metrics:
             check_url("--metrics", url)
@@ -84,11 +84,11 @@ class _Opened:
 
 
 @dataclass(slots=True)
-class Scene:
+class RunbookContext:
     """One run of a runbook on one system."""
 
     settings: Settings
-    given: Given
+    given: RunbookOptions
     arguments: Mapping[str, str] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
     entropy: Entropy = field(default_factory=SystemEntropy)
@@ -97,7 +97,7 @@ class Scene:
     )  # values that a step leaves for later steps, in runbooks that run in order
     _opened: _Opened = field(default_factory=_Opened)
 
-    def about(self, argument: str, id: str) -> Scene:
+    def about(self, argument: str, id: str) -> RunbookContext:
         """The same sources, for one job or run. The caller that made the first scene closes them."""
         return replace(self, arguments={**self.arguments, argument: id})
 
@@ -116,14 +116,15 @@ class Scene:
         """The path of the audit ledger."""
         return self.given.ledger or self.settings.audit_path
 
-    def where(self, source: Source) -> str:
+    def where(self, source: EvidenceSource) -> str:
         """A source as text."""
         places = {
-            Source.LEASES: redacted(self.lease_url),
-            Source.DATABASE: redacted(self.settings.database_url),
-            Source.METRICS: redacted(self.given.prometheus or "") or ", ".join(map(redacted, self.given.metrics)),
-            Source.LEDGER: self.ledger or "",
-            Source.SETTINGS: self.settings.file or "defaults and environment",
+            EvidenceSource.LEASES: redacted(self.lease_url),
+            EvidenceSource.DATABASE: redacted(self.settings.database_url),
+            EvidenceSource.METRICS: redacted(self.given.prometheus or "")
+            or ", ".join(map(redacted, self.given.metrics)),
+            EvidenceSource.LEDGER: self.ledger or "",
+            EvidenceSource.SETTINGS: self.settings.file or "defaults and environment",
         }
         return places[source]
 
@@ -219,9 +220,11 @@ def _check_file(url: str, what: str) -> None:
 
 
 @asynccontextmanager
-async def scene(settings: Settings, given: Given, arguments: Mapping[str, str]) -> AsyncIterator[Scene]:
+async def scene(
+    settings: Settings, given: RunbookOptions, arguments: Mapping[str, str]
+) -> AsyncIterator[RunbookContext]:
     """A scene for the duration of the block."""
-    made = Scene(settings, given.check(), arguments)
+    made = RunbookContext(settings, given.check(), arguments)
     try:
         yield made
     finally:

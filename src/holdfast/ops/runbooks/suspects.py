@@ -19,13 +19,13 @@ from holdfast.ops.runbooks.model import (
     Argument,
     Case,
     Evidence,
-    Examined,
+    EvidenceSource,
+    ExaminedSuspect,
     Finding,
+    FindingSeverity,
     NextStep,
-    Report,
     Runbook,
-    Severity,
-    Source,
+    RunbookReport,
     applied,
     missed,
     typed,
@@ -72,14 +72,14 @@ class SuspectsFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenSuspects:
     """The suspects to examine, the search that found each, and the number of the others."""
 
     suspects: Mapping[str, tuple[Suspect, Evidence]]  # by id
     more: int = 0
 
 
-def chosen(searches: Sequence[Evidence]) -> Chosen:
+def chosen(searches: Sequence[Evidence]) -> ChosenSuspects:
     """Grave suspects, and then the others of the first search that has any."""
     pairs = [(each.fact, each) for each in searches if isinstance(each.fact, SuspectsFact) and each.fact.suspects]
     found: dict[str, tuple[Suspect, Evidence]] = {}
@@ -89,11 +89,11 @@ def chosen(searches: Sequence[Evidence]) -> Chosen:
                 if each.grave is grave:
                     found.setdefault(each.id, (each, search))
     more = sum(fact.more for fact, _ in pairs[:1]) + max(0, len(found) - SUSPECTS_MAX)
-    return Chosen(dict(list(found.items())[:SUSPECTS_MAX]), more)
+    return ChosenSuspects(dict(list(found.items())[:SUSPECTS_MAX]), more)
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatheredEvidence:
     """All evidence, about suspects and about the whole plane."""
 
     searches: tuple[Evidence, ...]
@@ -101,7 +101,9 @@ class Gathered:
     own: Mapping[str, Mapping[str, Evidence]]  # by suspect and step
 
 
-def concluded(runbook: Runbook, argument: Argument, case: Case, gathered: Gathered, window_s: float) -> Report:
+def concluded(
+    runbook: Runbook, argument: Argument, case: Case, gathered: GatheredEvidence, window_s: float
+) -> RunbookReport:
     """The report. `case` has the time and the sources, and no evidence. Pure."""
     whole = Case(gathered.whole, case.settings, case.at_ns)
     picked = chosen(gathered.searches)
@@ -112,7 +114,7 @@ def concluded(runbook: Runbook, argument: Argument, case: Case, gathered: Gather
     findings = applied(runbook, whole)
     essential = [step.name for step in runbook.steps if step.name in runbook.essential and not step.about]
     missing = missed(runbook, whole, essential)
-    if missing is not None and worst(findings) is not Severity.ACT:
+    if missing is not None and worst(findings) is not FindingSeverity.ACT:
         findings.append(missing)
     if picked.suspects:
         findings.append(_named(runbook, argument, picked, examined))
@@ -120,39 +122,46 @@ def concluded(runbook: Runbook, argument: Argument, case: Case, gathered: Gather
         findings.append(_nobody(argument, gathered.searches, window_s))
     evidence = (*gathered.searches, *gathered.whole.values())
     ranked = tuple(sorted(findings, key=lambda each: -each.severity.rank))
-    return Report(runbook, {}, case.at_ns, evidence, ranked, tuple(sorted(examined, key=_calm)))
+    return RunbookReport(runbook, {}, case.at_ns, evidence, ranked, tuple(sorted(examined, key=_calm)))
 
 
-def _calm(suspect: Examined) -> int:
+def _calm(suspect: ExaminedSuspect) -> int:
     """The sort key: the worst first, otherwise in the order of the search."""
     return -suspect.severity.rank
 
 
 def _examined(
-    runbook: Runbook, argument: Argument, case: Case, gathered: Gathered, suspect: Suspect, source: Source
-) -> Examined:
+    runbook: Runbook,
+    argument: Argument,
+    case: Case,
+    gathered: GatheredEvidence,
+    suspect: Suspect,
+    source: EvidenceSource,
+) -> ExaminedSuspect:
     """One suspect as if its id had been given; findings about the whole plane are not repeated here."""
     own = gathered.own.get(suspect.id, {})
     about = Case({**gathered.whole, **own}, case.settings, case.at_ns, {argument.name: suspect.id})
     findings = [each for each in applied(runbook, about) if not set(each.because) <= set(gathered.whole)]
     essential = [step.name for step in runbook.steps if step.name in runbook.essential and step.about]
     missing = missed(runbook, about, essential)
-    if missing is not None and worst(findings) is not Severity.ACT:
+    if missing is not None and worst(findings) is not FindingSeverity.ACT:
         findings.append(missing)
-    elif worst(findings) is Severity.FINE:
+    elif worst(findings) is FindingSeverity.FINE:
         findings.append(
-            Finding("fine", Severity.FINE, argument.well.format(id=suspect.id), tuple(essential), "sure", ())
+            Finding("fine", FindingSeverity.FINE, argument.well.format(id=suspect.id), tuple(essential), "sure", ())
         )
     ranked = tuple(sorted(findings, key=lambda each: -each.severity.rank))
-    return Examined(suspect.id, suspect.why, source, tuple(own.values()), ranked)
+    return ExaminedSuspect(suspect.id, suspect.why, source, tuple(own.values()), ranked)
 
 
-def _named(runbook: Runbook, argument: Argument, picked: Chosen, examined: Sequence[Examined]) -> Finding:
+def _named(
+    runbook: Runbook, argument: Argument, picked: ChosenSuspects, examined: Sequence[ExaminedSuspect]
+) -> Finding:
     """The finding that names the examined suspects, why they were chosen, and whether they are fine."""
     named = "; ".join(f"{each.id} ({each.why}, by the {search.source})" for each, search in picked.suspects.values())
     more = f", and {picked.more} more that were not examined" if picked.more else ""
     counted = number(len(picked.suspects), f"{argument.noun} was", f"{argument.noun}s were")
-    bad = [each.id for each in examined if each.severity is not Severity.FINE]
+    bad = [each.id for each in examined if each.severity is not FindingSeverity.FINE]
     verdict = "" if bad else " Nothing is wrong there."
     sentence = f"No id was given, so {counted} examined that might have the problem: {named}{more}.{verdict}"
     steps = [
@@ -172,11 +181,13 @@ def _nobody(argument: Argument, searches: Sequence[Evidence], window_s: float) -
     reasons = "; ".join(f"{each.what} ({each.problem or late})" for each in unread)
     if not looked:
         sentence = f"The {argument.noun} cannot be determined: {reasons}. Give its id: {argument.find}."
-        return Finding("no suspects", Severity.UNKNOWN, sentence, tuple(each.what for each in unread), "not at all", ())
+        return Finding(
+            "no suspects", FindingSeverity.UNKNOWN, sentence, tuple(each.what for each in unread), "not at all", ()
+        )
     seen = "; ".join(each.fact.looked_at for each in looked if isinstance(each.fact, SuspectsFact))
     sentence = f"Nothing suspicious in the last {lately(window_s)}. Searched: {seen}."
     sure = "sure" if not unread else f"surer with {reasons}"
-    return Finding("no suspects", Severity.FINE, sentence, tuple(each.what for each in looked), sure, ())
+    return Finding("no suspects", FindingSeverity.FINE, sentence, tuple(each.what for each in looked), sure, ())
 
 
 def lately(window_s: float) -> str:

@@ -20,7 +20,7 @@ from holdfast.plane.settings.sources import BadSettings, load
 
 
 @dataclass(slots=True)
-class Plan:
+class SettingsEdit:
     """The changes to write, and those that are left out."""
 
     path: Path
@@ -44,11 +44,11 @@ class Plan:
         }
 
 
-def plan(settings: Settings, reports: Iterable[FamilyReport]) -> Plan:
+def plan(settings: Settings, reports: Iterable[FamilyReport]) -> SettingsEdit:
     """The settings with the recommended values. Raise `BadInput` if a plane would refuse them."""
     path = Path(settings.file or FILE)
     before = path.read_bytes().decode() if path.exists() else ""
-    made = Plan(path, before, before)
+    made = SettingsEdit(path, before, before)
     for report in reports:
         _consider(made, settings, report)
     made.after = edit.edited(before, {name: new for name, (_, new) in made.changes.items()})
@@ -57,12 +57,12 @@ def plan(settings: Settings, reports: Iterable[FamilyReport]) -> Plan:
     return made
 
 
-def apply(made: Plan) -> Path | None:
+def apply(made: SettingsEdit) -> Path | None:
     """Write the file. Returns the path of the backup; None: there was no old file."""
     return edit.write(made.path, made.before, made.after)
 
 
-def _consider(made: Plan, settings: Settings, report: FamilyReport) -> None:
+def _consider(made: SettingsEdit, settings: Settings, report: FamilyReport) -> None:
     subject, found = report.subject, report.found
     name, ttl_ns = subject.family, found.ttl_ns
     if ttl_ns is None:
@@ -96,7 +96,7 @@ def _in_effect(settings: Settings, keys: FamilyKeys) -> dict[str, float]:
     return {keys.ttl: ttl, keys.renew_every: third if every is None else every, keys.failures: failures}
 
 
-def _check(made: Plan) -> None:
+def _check(made: SettingsEdit) -> None:
     """Read the new file as a plane would, and raise its first error."""
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory, made.path.name)

@@ -1,7 +1,7 @@
 """Tuning data in one shape for all sources, and the evidence about one family.
 
-Sources (`tuning.metrics`, `tuning.prometheus`, `tuning.history`) fill a `Gathered`; several can be combined. It and the
-settings give the evidence for `core.tuning.ttl`. Missing data is reported with a fix and never filled in.
+Sources (`tuning.metrics`, `tuning.prometheus`, `tuning.history`) fill a `TuningData`; several can be combined. It and
+the settings give the evidence for `core.tuning.ttl`. Missing data is reported with a fix and never filled in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RENEWED_LATE: Final = "a late renewal"
 
 
 @dataclass(slots=True)
-class Gathered:
+class TuningData:
     """All data of one source, or of several."""
 
     source: str
@@ -51,7 +51,7 @@ def spreads(counts: Mapping[tuple[str, str], Histogram], noun: str, source: str)
 
 
 def evidence(
-    gathered: Gathered, family: str, *, renewed: bool, present: Timing | None, loop: str | None
+    gathered: TuningData, family: str, *, renewed: bool, present: Timing | None, loop: str | None
 ) -> FamilyEvidence:
     """The evidence about one family. `present`: the times in effect.
 
@@ -99,7 +99,7 @@ def too_few(number: int, what: str, family: str = "") -> str:
     return f"not enough data: {number:,} {what}{of}, at least {ENOUGH} are needed for a p99"
 
 
-def _hold(gathered: Gathered, family: str) -> tuple[SourcedDuration | None, str]:
+def _hold(gathered: TuningData, family: str) -> tuple[SourcedDuration | None, str]:
     """The p99 of the job class with the longest, of those with enough; else of all together."""
     found = gathered.classes(family)
     enough = {name: each for name, each in found.items() if each.enough}
@@ -113,7 +113,7 @@ def _hold(gathered: Gathered, family: str) -> tuple[SourcedDuration | None, str]
     return (figure._replace(source=f"{figure.source}, job class {name}") if name else figure), ""
 
 
-def _tail(gathered: Gathered) -> tuple[SourcedDuration | None, str]:
+def _tail(gathered: TuningData) -> tuple[SourcedDuration | None, str]:
     requests = gathered.requests
     if requests is None or not requests.enough:
         return None, too_few(0 if requests is None else requests.number, "requests to the store")

@@ -16,7 +16,7 @@ from holdfast.core.lease.timing import TTL_MAX_NS
 from holdfast.core.tuning.contention import ContentionReader
 from holdfast.core.tuning.percentiles import SourcedDuration, of_durations
 from holdfast.observe.ledger.reader import Findings, Wanted, read
-from holdfast.ops.tuning.evidence import Gathered
+from holdfast.ops.tuning.evidence import TuningData
 from holdfast.ops.tuning.metrics import FALSE_REASONS
 
 _ENDS: Final = frozenset({EventKind.RELEASED, EventKind.RELEASE_REFUSED, EventKind.RELEASE_FAILED, EventKind.LOST})
@@ -28,7 +28,7 @@ _PAUSES: Final = {
 _SAMPLES_MAX: Final = 5_000_000  # of one kind; a ledger of half a gigabyte has fewer
 
 
-class _Reading:
+class _HistoryReader:
     """The durations in the records."""
 
     def __init__(self) -> None:
@@ -73,15 +73,15 @@ class _Reading:
             kept.append(ns)
 
 
-def read_history(path: Path, *, family: str | None = None, since_ns: int | None = None) -> tuple[Gathered, Findings]:
+def read_history(path: Path, *, family: str | None = None, since_ns: int | None = None) -> tuple[TuningData, Findings]:
     """The data of a ledger, and the findings of its reading."""
     findings = Findings()
-    reading, contention = _Reading(), ContentionReader()
+    reading, contention = _HistoryReader(), ContentionReader()
     wanted = None if family is None and since_ns is None else Wanted(family=family, since_ns=since_ns)
     for record in read(path, wanted, findings):
         reading.note(record)
         contention.note(record)
-    found = Gathered(str(path), contention=contention.found())
+    found = TuningData(str(path), contention=contention.found())
     for name, durations in reading.holds.items():
         if durations:
             found.holds[name, ""] = of_durations(durations, f"holds ({path.name})")

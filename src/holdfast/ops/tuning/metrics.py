@@ -18,7 +18,7 @@ from holdfast.core.tuning.percentiles import SourcedDuration, of_counts
 from holdfast.errors import Misconfigured
 from holdfast.observe.metrics.table import TABLE
 from holdfast.ops.http_client import ask
-from holdfast.ops.tuning.evidence import Gathered, spreads
+from holdfast.ops.tuning.evidence import TuningData, spreads
 from holdfast.plane.locks import registry as families
 from holdfast.types import NS, LossReason
 
@@ -61,7 +61,7 @@ class Sample(NamedTuple):
     value: float
 
 
-def scrape(urls: Sequence[str], token: str | None = None, prefix: str = DEFAULT) -> Gathered:
+def scrape(urls: Sequence[str], token: str | None = None, prefix: str = DEFAULT) -> TuningData:
     """The data of these processes since they started."""
     found: list[Sample] = []
     for url in urls:
@@ -92,9 +92,9 @@ def parse(page: bytes, where: str, prefix: str = DEFAULT) -> list[Sample]:
     return found
 
 
-def gather(samples: Iterable[Sample], source: str) -> Gathered:
+def gather(samples: Iterable[Sample], source: str) -> TuningData:
     """Data from samples, summed over several processes."""
-    found = Gathered(source)
+    found = TuningData(source)
     buckets: dict[str, dict[tuple[str, ...], dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
     strange = 0
     for each in samples:
@@ -134,7 +134,9 @@ def counts_of(cumulative: Mapping[float, float]) -> Histogram:
     return Histogram(tuple(counts), round(total * NS))
 
 
-def _fill(found: Gathered, buckets: Mapping[str, Mapping[tuple[str, ...], Mapping[float, float]]], source: str) -> None:
+def _fill(
+    found: TuningData, buckets: Mapping[str, Mapping[tuple[str, ...], Mapping[float, float]]], source: str
+) -> None:
     holds: dict[tuple[str, str], Histogram] = {}
     for metric, series in buckets.items():
         for key, cumulative in series.items():
@@ -165,7 +167,7 @@ def _key(metric: str, labels: Mapping[str, str]) -> tuple[str, ...] | None:
     return None
 
 
-def _single(found: Gathered, each: Sample, source: str) -> None:
+def _single(found: TuningData, each: Sample, source: str) -> None:
     labels: Mapping[str, Any] = each.labels
     if each.name == TAIL:
         told = SourcedDuration(round(each.value * NS), f"the slowest renewals lately ({source})")

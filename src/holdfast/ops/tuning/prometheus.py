@@ -19,7 +19,7 @@ from typing import Any, Final
 from holdfast.core.name_prefixes import DEFAULT, NamePrefixes
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.ops.http_client import TIMEOUT_S, ask, check_url
-from holdfast.ops.tuning.evidence import Gathered
+from holdfast.ops.tuning.evidence import TuningData
 from holdfast.ops.tuning.metrics import CLASSES, HOLD, LEFT, LOST, PAUSES, RENEWALS, TAIL, TICK, Sample, gather
 
 _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -54,7 +54,7 @@ def ask_prometheus(
     match: Mapping[str, str] | None = None,
     token: str | None = None,
     prefix: str = DEFAULT,
-) -> Gathered:
+) -> TuningData:
     """The data of the window. `match`: labels that tell this plane from others, such as `plane="blue"`."""
     base = check_url("prometheus", url).rstrip("/")
     window = f"{window}s" if window.isascii() and window.isdecimal() else window  # seconds, as everywhere

@@ -15,8 +15,8 @@ from holdfast.core.tuning.explain import mechanisms, sentences
 from holdfast.core.tuning.percentiles import Spread, shown
 from holdfast.core.tuning.retry import Replayed, guardrails, replay
 from holdfast.core.tuning.ttl import FamilyEvidence, Recommendation, bears, recommend
-from holdfast.ops.tuning.evidence import Gathered, evidence
-from holdfast.ops.tuning.subjects import Subject
+from holdfast.ops.tuning.evidence import TuningData, evidence
+from holdfast.ops.tuning.subjects import TuningSubject
 from holdfast.plane.settings.lock_times import FamilyKeys
 from holdfast.types import MS, NS
 
@@ -68,7 +68,7 @@ class RetryReport:
 class FamilyReport:
     """One family: measured data, current settings, recommendation."""
 
-    subject: Subject
+    subject: TuningSubject
     evidence: FamilyEvidence
     classes: Mapping[str, Spread]
     found: Recommendation
@@ -158,7 +158,7 @@ class FamilyReport:
         }
 
 
-def family_report(subject: Subject, gathered: Gathered) -> FamilyReport:
+def family_report(subject: TuningSubject, gathered: TuningData) -> FamilyReport:
     """The report about one family."""
     present = subject.demand.timing
     known = evidence(gathered, subject.family, renewed=subject.renewed, present=present, loop=subject.loop)
@@ -175,7 +175,7 @@ def family_report(subject: Subject, gathered: Gathered) -> FamilyReport:
 
 
 def retry_report(
-    subject: Subject, contention: Contention, delays: Sequence[tuple[str, Backoff]], *, seed: int = 0
+    subject: TuningSubject, contention: Contention, delays: Sequence[tuple[str, Backoff]], *, seed: int = 0
 ) -> RetryReport:
     """The recorded contention of a family with each of the delays."""
     present = subject.demand.present

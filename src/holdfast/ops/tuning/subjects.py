@@ -25,7 +25,7 @@ RETRIED: Final = frozenset({families.SCHEDULER_JOB.name, families.WORKFLOW_RUN.n
 """The families whose messages are retried. A busy worker lease means a duplicate message; people retry themselves."""
 
 
-class Subject(NamedTuple):
+class TuningSubject(NamedTuple):
     """One family."""
 
     family: str
@@ -56,7 +56,7 @@ def takes(key: str, value: float) -> bool:
 
 def subjects(
     settings: Settings, slo: SourcedDuration | None, seen: Iterable[str] = (), *, unrenewed: Iterable[str] = ()
-) -> list[Subject]:
+) -> list[TuningSubject]:
     """The families of the plane, then others in the data. `slo` overrides the one of the settings."""
     promised = slo
     if promised is None and settings.takeover is not None:
@@ -65,11 +65,11 @@ def subjects(
     others = sorted(set(seen) - set(FAMILIES))
     return [
         *_of_the_plane(settings, promised),
-        *(Subject(name, FamilyDemand(slo=promised), name not in loose) for name in others),
+        *(TuningSubject(name, FamilyDemand(slo=promised), name not in loose) for name in others),
     ]
 
 
-def _of_the_plane(settings: Settings, slo: SourcedDuration | None) -> Iterator[Subject]:
+def _of_the_plane(settings: Settings, slo: SourcedDuration | None) -> Iterator[TuningSubject]:
     for declared in FAMILIES.values():
         family, keys = family_in_effect(settings, declared), FAMILY_KEYS[declared.name]
         times = f"{keys.factor:g} x {keys.ttl}" if keys.loop else keys.ttl
@@ -86,7 +86,7 @@ def _of_the_plane(settings: Settings, slo: SourcedDuration | None) -> Iterator[S
         )
         retry = settings.scheduler.delays.busy if family.name in RETRIED else None
         patience = 0.0 if keys.loop else family.acquire_timeout or 0.0
-        yield Subject(family.name, demand, is_renewed(settings, declared), keys, retry, patience)
+        yield TuningSubject(family.name, demand, is_renewed(settings, declared), keys, retry, patience)
 
 
 def _detection(settings: Settings, keys: FamilyKeys) -> Detection:

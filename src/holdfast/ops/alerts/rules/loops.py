@@ -15,14 +15,14 @@ from holdfast.ops.alerts.model import (
     LOOP,
     SHARE,
     Alert,
-    Group,
+    AlertSeverity,
     Recording,
-    Runbook,
-    Severity,
+    RuleGroup,
+    RunbookName,
     lasting,
     number,
 )
-from holdfast.ops.alerts.plan import Plan, WatchedLoop
+from holdfast.ops.alerts.plan import AlertPlan, WatchedLoop
 from holdfast.ops.alerts.rules.store import DOWN
 from holdfast.ops.alerts.thresholds import BUDGET, Burn, overdue_s
 
@@ -30,29 +30,29 @@ LATE: Final = "loop:holdfast_loop_late:bool"
 LOOK_BACK_S: Final = 3600.0  # minimum: the tick of a crashed leader must be remembered until it is overdue
 
 RUNBOOKS: Final = {
-    "snapshot": Runbook.SNAPSHOT,
-    "runs": Runbook.WORKFLOWS,
-    "delays": Runbook.WORKFLOWS,
+    "snapshot": RunbookName.SNAPSHOT,
+    "runs": RunbookName.WORKFLOWS,
+    "delays": RunbookName.WORKFLOWS,
 }
 
 
-def loops(plan: Plan) -> Group:
+def loops(plan: AlertPlan) -> RuleGroup:
     """The rule group."""
     rules: list[Alert | Recording] = []
     for each in plan.loops:
         rules.extend(_loop(plan, each))
-    return Group("holdfast-loops", rules)
+    return RuleGroup("holdfast-loops", rules)
 
 
-def runbook_of(loop: str) -> Runbook:
+def runbook_of(loop: str) -> RunbookName:
     """The runbook that reads the lease of that loop."""
-    return RUNBOOKS.get(loop, Runbook.DUPLICATES)
+    return RUNBOOKS.get(loop, RunbookName.DUPLICATES)
 
 
-def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
-    queries, pace = plan.queries, plan.pace
+def _loop(plan: AlertPlan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
+    queries, windows = plan.queries, plan.windows
     only, mine = f'loop="{loop.name}"', {"loop": loop.name}
-    severity = Severity.TICKET if loop.minor else Severity.PAGE
+    severity = AlertSeverity.TICKET if loop.minor else AlertSeverity.PAGE
     bound_s = overdue_s(loop.interval_s, loop.takeover_s, plan.scrape_s)
     leaders = f"sum by (loop) ({queries.series('loop_leader', only)})"
     ticked = queries.series("loop_last_tick_timestamp_seconds", only)
@@ -71,7 +71,7 @@ def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
         f"The last good tick of {LOOP} ended {AGO} ago. A process leads the loop: its ticks fail or hang.",
         f"{sum_of}.",
         runbook_of(loop.name),
-        pace.settle_s,
+        windows.settle_s,
         mine,
     )
     yield Alert(
@@ -83,7 +83,7 @@ def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
         f"another process leads within {number(loop.takeover_s)} s ({loop.because}), plus a short outage of the store "
         "and two scrapes. While the store is down, the alert about the store fires instead.",
         runbook_of(loop.name),
-        loop.takeover_s + pace.settle_s,
+        loop.takeover_s + windows.settle_s,
         mine,
     )
     yield Alert(
@@ -95,32 +95,32 @@ def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
         "stale one; but ticks are made twice.",
         "scrapes are not simultaneous, so a takeover shows two leaders for one scrape, but not for a whole window.",
         runbook_of(loop.name),
-        pace.window_s,
+        windows.window_s,
         mine,
     )
     if (burn := burn_of(plan, bound_s)) is not None:
         yield _burning(plan, loop, bound_s, burn)
 
 
-def burn_of(plan: Plan, bound_s: float) -> Burn | None:
+def burn_of(plan: AlertPlan, bound_s: float) -> Burn | None:
     """How often a loop may be late. In a window shorter than this, a loop that is always late would look healthy.
 
     None: the loop is so slow that the alert about one long delay fires before it is late often.
     """
-    cycle_s = bound_s + plan.pace.settle_s
-    fast, short_s = plan.pace.fast, max(plan.pace.window_s, cycle_s)
+    cycle_s = bound_s + plan.windows.settle_s
+    fast, short_s = plan.windows.fast, max(plan.windows.window_s, cycle_s)
     burn = Burn(fast.times, max(fast.long_s, 12 * short_s), short_s)
-    seen = plan.pace.settle_s / cycle_s / 2  # of the time that it is late, half may fall between two evaluations
+    seen = plan.windows.settle_s / cycle_s / 2  # of the time that it is late, half may fall between two evaluations
     return burn if seen > burn.limit() else None
 
 
-def _burning(plan: Plan, loop: WatchedLoop, bound_s: float, burn: Burn) -> Alert:
+def _burning(plan: AlertPlan, loop: WatchedLoop, bound_s: float, burn: Burn) -> Alert:
     late = plan.queries.recorded(LATE, f'loop="{loop.name}"')
     limit = number(burn.limit())
     over = " and ".join(f"avg_over_time({late}[{lasting(each)}]) > {limit}" for each in (burn.long_s, burn.short_s))
     return Alert(
         "HoldfastTakeoverBurn",
-        Severity.TICKET,
+        AlertSeverity.TICKET,
         over,
         f"The {LOOP} loop is repeatedly late",
         f"The {LOOP} loop was later than a takeover explains for {SHARE} of the last {lasting(burn.long_s)}. Each gap "

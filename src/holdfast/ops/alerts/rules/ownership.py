@@ -16,14 +16,14 @@ from holdfast.ops.alerts.model import (
     REASON,
     SHARE,
     Alert,
-    Group,
+    AlertSeverity,
     Recording,
-    Runbook,
-    Severity,
+    RuleGroup,
+    RunbookName,
     lasting,
     number,
 )
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.promql import any_of
 from holdfast.ops.alerts.thresholds import BUDGET, VOLUME, Burn
 from holdfast.types import LossReason
@@ -32,19 +32,19 @@ ON_PURPOSE: Final = (LossReason.MAX_HOLD, LossReason.REVOKED, LossReason.FORKED)
 """Losses that the holder caused itself, or the end of its process."""
 
 
-def ownership(plan: Plan) -> Group:
+def ownership(plan: AlertPlan) -> RuleGroup:
     """The rule group."""
     ratios = (_not_owned, _lost, _stale_writes)
     rules: list[Alert | Recording] = []
     for ratio in ratios:
         rules.extend(ratio(plan))
-    return Group("holdfast-ownership", [*rules, *_abandoned(plan), _ended_twice(plan)])
+    return RuleGroup("holdfast-ownership", [*rules, *_abandoned(plan), _ended_twice(plan)])
 
 
 # Ratios.
 
 
-def _not_owned(plan: Plan) -> Iterator[Alert | Recording]:
+def _not_owned(plan: AlertPlan) -> Iterator[Alert | Recording]:
     queries, items = plan.queries, f'family!~"{any_of(plan.loop_families)}"'
 
     def refused(window_s: float) -> str:
@@ -54,10 +54,10 @@ def _not_owned(plan: Plan) -> Iterator[Alert | Recording]:
         return f"({refused(window_s)} + {queries.rate('lock_released_total', window_s, items, by=['family'])})"
 
     named = "family:holdfast_lock_not_owned"
-    yield from _recorded(named, refused, all_of, (plan.pace.fast, plan.pace.slow))
+    yield from _recorded(named, refused, all_of, (plan.windows.fast, plan.windows.slow))
     for burn, severity, name in (
-        (plan.pace.fast, Severity.PAGE, "HoldfastNotOwnedFast"),
-        (plan.pace.slow, Severity.TICKET, "HoldfastNotOwnedSlow"),
+        (plan.windows.fast, AlertSeverity.PAGE, "HoldfastNotOwnedFast"),
+        (plan.windows.slow, AlertSeverity.TICKET, "HoldfastNotOwnedSlow"),
     ):
         yield Alert(
             name,
@@ -68,12 +68,12 @@ def _not_owned(plan: Plan) -> Iterator[Alert | Recording]:
             f"{lasting(burn.long_s)} and still. Their holders outlived their leases: pauses, network delay above the "
             "TTL, or handlers that outlive the TTL without renewal.",
             _because(burn),
-            Runbook.NOT_OWNED,
+            RunbookName.NOT_OWNED,
             burn.hold_s,
         )
 
 
-def _lost(plan: Plan) -> Iterator[Alert | Recording]:
+def _lost(plan: AlertPlan) -> Iterator[Alert | Recording]:
     queries, items = plan.queries, f'family!~"{any_of(plan.loop_families)}"'
     reasons = f'reason!~"{any_of(ON_PURPOSE)}"'
 
@@ -85,10 +85,10 @@ def _lost(plan: Plan) -> Iterator[Alert | Recording]:
         return f"on (family) group_left () {ended}"
 
     named = "family_reason:holdfast_lock_lost"
-    yield from _recorded(named, lost, all_of, (plan.pace.fast, plan.pace.slow))
+    yield from _recorded(named, lost, all_of, (plan.windows.fast, plan.windows.slow))
     for burn, severity, name in (
-        (plan.pace.fast, Severity.PAGE, "HoldfastLeasesLostFast"),
-        (plan.pace.slow, Severity.TICKET, "HoldfastLeasesLostSlow"),
+        (plan.windows.fast, AlertSeverity.PAGE, "HoldfastLeasesLostFast"),
+        (plan.windows.slow, AlertSeverity.TICKET, "HoldfastLeasesLostSlow"),
     ):
         yield Alert(
             name,
@@ -100,13 +100,13 @@ def _lost(plan: Plan) -> Iterator[Alert | Recording]:
             "stolen: the store granted it to another owner; unconfirmed: renewals got no answer; stalled: the work "
             "stopped reporting progress.",
             _because(burn),
-            Runbook.NOT_OWNED,
+            RunbookName.NOT_OWNED,
             burn.hold_s,
         )
 
 
-def _stale_writes(plan: Plan) -> Iterator[Alert | Recording]:
-    queries, burn = plan.queries, plan.pace.slow
+def _stale_writes(plan: AlertPlan) -> Iterator[Alert | Recording]:
+    queries, burn = plan.queries, plan.windows.slow
 
     def refused(window_s: float) -> str:
         return queries.rate("guard_steps_total", window_s, 'outcome="refused"')
@@ -118,14 +118,14 @@ def _stale_writes(plan: Plan) -> Iterator[Alert | Recording]:
     yield from _recorded(named, refused, all_of, (burn,))
     yield Alert(
         "HoldfastStaleWrites",
-        Severity.TICKET,
+        AlertSeverity.TICKET,
         _burning(plan, named, burn, []),
         "Storage refuses writes to jobs because a newer owner has written",
         f"{SHARE} of the writes to jobs came from an owner that had been replaced, over "
         f"{lasting(burn.long_s)} and still. They were refused, so nothing is damaged; but owners keep working "
         "after they have lost their locks.",
         _because(burn),
-        Runbook.DUPLICATES,
+        RunbookName.DUPLICATES,
         burn.hold_s,
     )
 
@@ -144,7 +144,7 @@ def _recorded(
         yield Recording(f"{name}:volume{lasting(burn.long_s)}", f"{counted} * {number(burn.long_s)}")
 
 
-def _burning(plan: Plan, name: str, burn: Burn, on: Sequence[str]) -> str:
+def _burning(plan: AlertPlan, name: str, burn: Burn, on: Sequence[str]) -> str:
     limit = number(burn.limit())
     short, long = (
         plan.queries.recorded(f"{name}:ratio{lasting(window_s)}") for window_s in (burn.short_s, burn.long_s)
@@ -164,17 +164,17 @@ def _because(burn: Burn) -> str:
 # One is too many.
 
 
-def _abandoned(plan: Plan) -> Iterator[Alert]:
-    queries, hard_s = plan.queries, plan.pace.hard_s
+def _abandoned(plan: AlertPlan) -> Iterator[Alert]:
+    queries, hard_s = plan.queries, plan.windows.hard_s
     within = lasting(hard_s)
     one = "one is enough: abandoning a lock while its work runs is never part of normal operation."
     for what, metric, runbook in (
-        ("Job", "job_lock_abandoned_total", Runbook.DUPLICATES),
-        ("Run", "run_lock_abandoned_total", Runbook.WORKFLOWS),
+        ("Job", "job_lock_abandoned_total", RunbookName.DUPLICATES),
+        ("Run", "run_lock_abandoned_total", RunbookName.WORKFLOWS),
     ):
         yield Alert(
             f"Holdfast{what}LockAbandoned",
-            Severity.PAGE,
+            AlertSeverity.PAGE,
             queries.happened(metric, hard_s, by=["part"]),
             f"The {PART} lost the lock of a {what.lower()} while it worked on it",
             f"{COUNT} {what.lower()} locks were abandoned within {within}: renewal failed "
@@ -187,36 +187,36 @@ def _abandoned(plan: Plan) -> Iterator[Alert]:
     happened = queries.happened("lock_abandoned_total", hard_s, by=["family"])
     yield Alert(
         "HoldfastLeaseAbandoned",
-        Severity.PAGE,
+        AlertSeverity.PAGE,
         f"({happened}) unless on () ({down})",
         f"Leases of {FAMILY} were abandoned although the store was not down",
         f"{COUNT} leases of {FAMILY} could not be renewed before their "
         f"deadline within {within}, and no metric shows that the store was down: slow answers, a paused process, or "
         "a network that loses packets.",
         f"{one} While the store is down, the alert about the store fires instead.",
-        Runbook.NOT_OWNED,
+        RunbookName.NOT_OWNED,
     )
     yield Alert(
         "HoldfastLeaseAbandonedInOutage",
-        Severity.TICKET,
+        AlertSeverity.TICKET,
         f"({happened}) and on () ({down})",
         f"Leases of {FAMILY} did not outlive an outage of the store",
         f"{COUNT} leases of {FAMILY} were abandoned within {within}, in which "
         "the store was down. Their work was stopped and starts again elsewhere: check that it did.",
         "one is enough for a ticket; a long outage pages through its own alert.",
-        Runbook.STORE,
+        RunbookName.STORE,
     )
 
 
-def _ended_twice(plan: Plan) -> Alert:
-    hard_s = plan.pace.hard_s
+def _ended_twice(plan: AlertPlan) -> Alert:
+    hard_s = plan.windows.hard_s
     return Alert(
         "HoldfastDuplicateEnd",
-        Severity.PAGE,
+        AlertSeverity.PAGE,
         plan.queries.happened("plane_duplicate_ends_total", hard_s),
         "A finished job was ended a second time",
         f"{COUNT} duplicate ends of jobs were refused within {lasting(hard_s)}. The first one "
         "stands; but the work was done twice, and its effects outside Holdfast are not undone.",
         "one is enough: terminal states are final, and exactly one owner writes them.",
-        Runbook.DUPLICATES,
+        RunbookName.DUPLICATES,
     )

@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from holdfast.ops.alerts.model import PART, SHARE, Alert, Group, Runbook, Severity, lasting, number
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.model import PART, SHARE, Alert, AlertSeverity, RuleGroup, RunbookName, lasting, number
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.thresholds import BUDGET, Burn, bound_above
 from holdfast.types import NS
 
 METRIC: Final = "job_takeover_seconds"
 
 
-def takeovers(plan: Plan) -> Group:
+def takeovers(plan: AlertPlan) -> RuleGroup:
     """The rule group."""
-    return Group("holdfast-takeovers", list(_rules(plan)))
+    return RuleGroup("holdfast-takeovers", list(_rules(plan)))
 
 
-def burn_of(plan: Plan) -> Burn:
+def burn_of(plan: AlertPlan) -> Burn:
     """How many may be late, and over which windows."""
-    return Burn(plan.pace.fast.times, plan.pace.slow.long_s, plan.pace.slow.short_s)
+    return Burn(plan.windows.fast.times, plan.windows.slow.long_s, plan.windows.slow.short_s)
 
 
-def _rules(plan: Plan) -> Iterator[Alert]:
+def _rules(plan: AlertPlan) -> Iterator[Alert]:
     burn = burn_of(plan)
     limit = number(burn.limit())
     for each in plan.takeovers:
@@ -42,7 +42,7 @@ def _rules(plan: Plan) -> Iterator[Alert]:
         ]
         yield Alert(
             "HoldfastJobTakeoverBurn",
-            Severity.TICKET,
+            AlertSeverity.TICKET,
             " and ".join(over),
             f"Jobs of a crashed {PART} are taken over too late",
             f"{SHARE} of the jobs whose {PART} crashed were taken over later than promised, over "
@@ -50,7 +50,7 @@ def _rules(plan: Plan) -> Iterator[Alert]:
             f"{number(each.bound_s)} s ({each.because}), counted at the next bound of the histogram, "
             f"{number(bound_ns / NS)} s; {number(100 * burn.limit())} % is {number(burn.times)} times the "
             f"{number(100 * BUDGET)} % that may be late, over {lasting(burn.long_s)} and over {lasting(burn.short_s)}.",
-            Runbook.DUPLICATES,
+            RunbookName.DUPLICATES,
             burn.hold_s,
             {"part": each.part},
         )

@@ -16,23 +16,23 @@ from typing import Any
 
 from holdfast.ops.alerts import alerts
 from holdfast.ops.alerts.model import lasting
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.scenarios.firing import trouble, trouble_of_the_plane
 from holdfast.ops.alerts.scenarios.quiet import calm
 from holdfast.ops.alerts.scenarios.scenario import Scenario
 
 
-def scenarios(plan: Plan) -> Sequence[Scenario]:
+def scenarios(plan: AlertPlan) -> Sequence[Scenario]:
     """The scenarios of a plane. A plane without a component has no alerts about it."""
     there = {each.name for each in alerts(plan)}
     found = (*calm(plan), *trouble(plan), *trouble_of_the_plane(plan))
     return [each for each in found if all(there.issuperset(names) for names in each.firing.values())]
 
 
-def tests_document(plan: Plan, rule_file: str) -> dict[str, Any]:
+def tests_document(plan: AlertPlan, rule_file: str) -> dict[str, Any]:
     """The tests as promtool reads them. `rule_file` is the path of the rules, relative to the test file."""
     return {
         "rule_files": [rule_file],
-        "evaluation_interval": lasting(plan.pace.seen_s),  # every other scrape: scenarios have larger margins
+        "evaluation_interval": lasting(plan.windows.seen_s),  # every other scrape: scenarios have larger margins
         "tests": [each.as_test() for each in scenarios(plan)],
     }

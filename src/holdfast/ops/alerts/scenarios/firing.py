@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from holdfast.core.histogram import LADDER_NS
 from holdfast.core.lease.timing import guard_ns
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.rules import takeovers
 from holdfast.ops.alerts.rules.loops import burn_of
 from holdfast.ops.alerts.scenarios.fleet import BUSY, FOREVER, Fleet
@@ -21,7 +21,7 @@ from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKER_JOB, W
 from holdfast.types import NS
 
 
-def trouble(plan: Plan) -> Iterator[Scenario]:
+def trouble(plan: AlertPlan) -> Iterator[Scenario]:
     """All of them."""
     yield from _ratios(plan)
     yield from _one_is_enough(plan)
@@ -30,9 +30,11 @@ def trouble(plan: Plan) -> Iterator[Scenario]:
     yield from _renewals(plan)
 
 
-def _ratios(plan: Plan) -> Iterator[Scenario]:
-    fast, slow = plan.pace.fast, plan.pace.slow
-    soon = START + 0.3 * fast.long_s + fast.hold_s + plan.pace.window_s  # until the long window shows it, and it holds
+def _ratios(plan: AlertPlan) -> Iterator[Scenario]:
+    fast, slow = plan.windows.fast, plan.windows.slow
+    soon = (
+        START + 0.3 * fast.long_s + fast.hold_s + plan.windows.window_s
+    )  # until the long window shows it, and it holds
     late = START + slow.hold_s + slow.short_s
 
     def refused(share: float) -> Fleet:
@@ -50,8 +52,8 @@ def _ratios(plan: Plan) -> Iterator[Scenario]:
     yield Scenario("stale owners keep writing", stale, late, {late: ["HoldfastStaleWrites"]})
 
 
-def _one_is_enough(plan: Plan) -> Iterator[Scenario]:
-    soon, over = START + plan.pace.seen_s, START + plan.pace.hard_s + plan.pace.seen_s
+def _one_is_enough(plan: AlertPlan) -> Iterator[Scenario]:
+    soon, over = START + plan.windows.seen_s, START + plan.windows.hard_s + plan.windows.seen_s
     once = burst(1.0, START)
     job = Fleet(plan).put("a", "job_lock_abandoned_total", once, part="scheduler")
     yield Scenario("one job lock is abandoned", job, over, {soon: ["HoldfastJobLockAbandoned"], over: []})
@@ -66,8 +68,8 @@ def _one_is_enough(plan: Plan) -> Iterator[Scenario]:
     yield Scenario("a job ends twice in a new process", new, over, {soon: ["HoldfastDuplicateEnd"], over: []})
 
 
-def _waits(plan: Plan) -> Iterator[Scenario]:
-    soon = START + plan.pace.hold_s + 2 * plan.pace.window_s
+def _waits(plan: AlertPlan) -> Iterator[Scenario]:
+    soon = START + plan.windows.hold_s + 2 * plan.windows.window_s
 
     def slow(envelope: float) -> dict[float, Curve]:
         """One wait in fifty takes the maximum time, after the beginning."""
@@ -89,7 +91,7 @@ def _waits(plan: Plan) -> Iterator[Scenario]:
     yield from _waves(plan, soon)
 
 
-def _waves(plan: Plan, soon: float) -> Iterator[Scenario]:
+def _waves(plan: AlertPlan, soon: float) -> Iterator[Scenario]:
     delay = plan.settings.scheduler.busy_delay
     fano = wave_fano(delay, 0.05)
     if fano is not None:
@@ -100,9 +102,9 @@ def _waves(plan: Plan, soon: float) -> Iterator[Scenario]:
         yield Scenario("waves of very few retries are none", thin, soon, {soon: []})
 
 
-def _accelerations(plan: Plan) -> Iterator[Scenario]:
+def _accelerations(plan: AlertPlan) -> Iterator[Scenario]:
     """Twice as much with every window, for five windows."""
-    span = plan.pace.hold_s
+    span = plan.windows.hold_s
     lasts, debt = 6 * span, plan.debt
     envelope = plan.envelopes[SCHEDULER_JOB.name]
     last = 2.0**6
@@ -123,9 +125,9 @@ def _accelerations(plan: Plan) -> Iterator[Scenario]:
     yield Scenario("orphans double every window", fleet, lasts, {lasts: ["HoldfastOrphansAccelerating"]})
 
 
-def _renewals(plan: Plan) -> Iterator[Scenario]:
-    slow = plan.pace.slow
-    late, soon = START + slow.hold_s + slow.short_s, START + plan.pace.hold_s + 2 * plan.pace.window_s
+def _renewals(plan: AlertPlan) -> Iterator[Scenario]:
+    slow = plan.windows.slow
+    late, soon = START + slow.hold_s + slow.short_s, START + plan.windows.hold_s + 2 * plan.windows.window_s
     family, timing = plan.shortest
     bound = thin_ns(timing) / NS
     wide = next(each / NS for each in LADDER_NS if each / NS > bound)
@@ -138,7 +140,7 @@ def _renewals(plan: Plan) -> Iterator[Scenario]:
     )
     yield Scenario("renewals are answered slowly", answers, soon, {soon: ["HoldfastRenewalSlow"]})
     keeper = Fleet(plan).put("b", "keeper_heartbeat_age_seconds", burst(2 * timing.renew_every_ns / NS, START))
-    at = START + plan.pace.seen_s + plan.scrape_s
+    at = START + plan.windows.seen_s + plan.scrape_s
     yield Scenario("a keeper has stopped", keeper, at, {at: ["HoldfastKeeperLate"]})
     blocked = Fleet(plan).put("b", "event_loop_lag_seconds", burst(2 * guard_ns(timing.ttl_ns) / NS, START))
     yield Scenario("an event loop is blocked", blocked, soon, {soon: ["HoldfastEventLoopLate"]})
@@ -157,7 +159,7 @@ def _integrated(rate: Curve, step_s: float) -> Curve:
 SLACK = 5  # scrapes, until a rule that is evaluated at every other scrape has seen a change
 
 
-def trouble_of_the_plane(plan: Plan) -> Iterator[Scenario]:
+def trouble_of_the_plane(plan: AlertPlan) -> Iterator[Scenario]:
     """All of them."""
     yield from _loops(plan)
     yield from _takeovers(plan)
@@ -166,10 +168,10 @@ def trouble_of_the_plane(plan: Plan) -> Iterator[Scenario]:
     yield from _processes(plan)
 
 
-def _loops(plan: Plan) -> Iterator[Scenario]:
+def _loops(plan: AlertPlan) -> Iterator[Scenario]:
     if not plan.loops:
         return
-    loop, settle = plan.loops[0], plan.pace.settle_s
+    loop, settle = plan.loops[0], plan.windows.settle_s
     bound = overdue_s(loop.interval_s, loop.takeover_s, plan.scrape_s)
     stuck = Fleet(plan).over("a", "loop_last_tick_timestamp_seconds", lambda at: min(at, START), loop=loop.name)
     at = START + bound + settle + SLACK * plan.scrape_s
@@ -178,7 +180,7 @@ def _loops(plan: Plan) -> Iterator[Scenario]:
     at = START + loop.takeover_s + settle + SLACK * plan.scrape_s
     yield Scenario("no process leads a loop", unled, at, {at: ["HoldfastNoLeader"]})
     two = Fleet(plan).leads("b", (START, FOREVER), loops=[loop.name])
-    at = START + plan.pace.window_s + SLACK * plan.scrape_s
+    at = START + plan.windows.window_s + SLACK * plan.scrape_s
     yield Scenario("two lead a loop", two, at, {at: ["HoldfastTwoLeaders"]})
     burn = burn_of(plan, bound)
     if burn is None:
@@ -195,10 +197,10 @@ def _loops(plan: Plan) -> Iterator[Scenario]:
     yield Scenario("takeovers take too long too often", flaps, at, {at: ["HoldfastTakeoverBurn"]})
 
 
-def _takeovers(plan: Plan) -> Iterator[Scenario]:
+def _takeovers(plan: AlertPlan) -> Iterator[Scenario]:
     """A process crashes every few minutes, and one of its three jobs is taken over too late."""
     burn = takeovers.burn_of(plan)
-    often = 1 / plan.pace.window_s
+    often = 1 / plan.windows.window_s
     for each in plan.takeovers:
         fleet = Fleet(plan).takes_over("b", each.part, rising(2 * often, START), rising(often, START))
         at = START + burn.short_s + burn.hold_s + SLACK * plan.scrape_s
@@ -206,21 +208,21 @@ def _takeovers(plan: Plan) -> Iterator[Scenario]:
         yield Scenario(f"the jobs of crashed {each.part}s are taken over too late too often", fleet, at, told)
 
 
-def _store(plan: Plan) -> Iterator[Scenario]:
-    at = START + plan.pace.settle_s + SLACK * plan.scrape_s
+def _store(plan: AlertPlan) -> Iterator[Scenario]:
+    at = START + plan.windows.settle_s + SLACK * plan.scrape_s
     down = Fleet(plan)
     for process in ("a", "b"):
         down.put(process, "store_breaker_open", burst(1.0, START))
         down.put(process, "lock_store_errors_total", rising(1.0, START), family=WORKER_JOB.name)
     down.leads("a", (0.0, START))  # no process can lead, and that is no alert of its own
-    later = START + 2 * plan.pace.settle_s + max((each.takeover_s for each in plan.loops), default=0.0)
+    later = START + 2 * plan.windows.settle_s + max((each.takeover_s for each in plan.loops), default=0.0)
     both = {at: ["HoldfastStoreDown"], later: ["HoldfastStoreDown"]}
     yield Scenario("the store is down", down, later, both)
     forgotten = Fleet(plan).put("a", "store_breaker_open", burst(1.0, START))  # no caller has used it since
     yield Scenario("an unused open breaker is no outage", forgotten, later, {later: []})
 
 
-def _policy(plan: Plan) -> Iterator[Scenario]:
+def _policy(plan: AlertPlan) -> Iterator[Scenario]:
     rule = plan.settings.escalation.rule
     window = max(rule.window_ns / NS, 4 * plan.scrape_s)
     run = {"family": WORKFLOW_RUN.name, "risk": "low"}
@@ -233,7 +235,7 @@ def _policy(plan: Plan) -> Iterator[Scenario]:
         return fleet.put("a", "lock_promoted_total", burst(9.0, outage), family=WORKFLOW_RUN.name)
 
     at = START + 2 * window + SLACK * plan.scrape_s
-    over = outage + 4 * plan.pace.hold_s + window
+    over = outage + 4 * plan.windows.hold_s + window
     yield Scenario("locks fall back", falling(), over, {at: ["HoldfastFallback"], over: []})
     harmful = falling().put("a", "duplicates_total", rising(0.02, START + window), kind="step")
     told = ["HoldfastFallback", "HoldfastFallbackHarmful"]
@@ -241,23 +243,23 @@ def _policy(plan: Plan) -> Iterator[Scenario]:
     steady = falling().put("a", "duplicates_total", rising(0.02), kind="publish")
     later = outage - plan.scrape_s
     yield Scenario("duplicates that do not rise are no harm", steady, later, {later: ["HoldfastFallback"]})
-    soon = START + plan.pace.hold_s + 2 * plan.pace.window_s
+    soon = START + plan.windows.hold_s + 2 * plan.windows.window_s
     remains = Fleet(plan).put("b", "lock_fallback_total", rising(min(0.5 * rule.rate, 0.02) or 0.01, START), **run)
     if rule.rate > 0:
         yield Scenario("locks still fall back", remains, soon, {soon: ["HoldfastFallbackRemains"]})
     degraded = Fleet(plan).put("b", "locks_degraded", burst(2.0, START), family=WORKFLOW_RUN.name)
     yield Scenario("leases stay degraded", degraded, soon, {soon: ["HoldfastDegradedRemains"]})
-    seen = START + plan.pace.seen_s
+    seen = START + plan.windows.seen_s
     switched = Fleet(plan).put("a", "policy_escalations_total", burst(1.0, START))
     yield Scenario("the plane has escalated", switched, seen, {seen: ["HoldfastPolicyEscalated"]})
     behind = Fleet(plan).put("b", "policy_revision", during(START, FOREVER, 6.0, 7.0))
-    at = START + plan.pace.window_s + SLACK * plan.scrape_s
+    at = START + plan.windows.window_s + SLACK * plan.scrape_s
     yield Scenario("a process follows an old policy", behind, at, {at: ["HoldfastPolicyDiverged"]})
 
 
-def _processes(plan: Plan) -> Iterator[Scenario]:
-    grace, settle = plan.settings.grace, plan.pace.settle_s
-    at = START + grace + settle + plan.pace.window_s + SLACK * plan.scrape_s
+def _processes(plan: AlertPlan) -> Iterator[Scenario]:
+    grace, settle = plan.settings.grace, plan.windows.settle_s
+    at = START + grace + settle + plan.windows.window_s + SLACK * plan.scrape_s
     gone = Fleet(plan, {"a": [(0.0, START)], "b": [(0.0, START)]})
     yield Scenario("the whole plane is gone", gone, at, {at: ["HoldfastProcessDown", "HoldfastSilent"]})
     one = Fleet(plan, {"a": [(0.0, FOREVER)], "b": [(0.0, START)]})
@@ -271,5 +273,5 @@ def _processes(plan: Plan) -> Iterator[Scenario]:
     failed = Fleet(plan).put("b", "part_running", during(START, FOREVER, 0.0, 1.0), part=part)
     yield Scenario("a component has failed", failed, at, {at: ["HoldfastPartFailed"]})
     dropped = Fleet(plan).put("b", "audit_dropped_total", burst(5.0, START))
-    seen = START + plan.pace.seen_s
+    seen = START + plan.windows.seen_s
     yield Scenario("the audit ledger has gaps", dropped, seen, {seen: ["HoldfastAuditIncomplete"]})

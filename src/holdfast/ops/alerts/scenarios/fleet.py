@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from holdfast.core.histogram import LADDER_NS
 from holdfast.observe.metrics.table import TABLE
-from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.scenarios.series import Curve, beginning, first_of, flat, notation, rising, series_text
 from holdfast.ops.alerts.thresholds import bound_above
 from holdfast.plane.locks.registry import FAMILIES, Scope
@@ -30,7 +30,7 @@ _LABELS = {each.bare: each.labels for each in TABLE}
 class Fleet:
     """Processes `a`, `b`, … and their counters. Curves count from the start of a process, unless noted otherwise."""
 
-    plan: Plan
+    plan: AlertPlan
     lives: Mapping[str, Sequence[tuple[float, float]]] = field(
         default_factory=lambda: {"a": [(0.0, FOREVER)], "b": [(0.0, FOREVER)]}
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.ops.alerts.model import Severity, lasting
+from holdfast.ops.alerts.model import AlertSeverity, lasting
 from holdfast.ops.alerts.scenarios.fleet import Fleet
 
 
@@ -18,7 +18,7 @@ class Scenario:
     fleet: Fleet
     lasts_s: float
     firing: Mapping[float, Sequence[str]] = field(default_factory=dict)  # at a moment: exactly these alerts
-    quiet: Severity | None = None  # no alert of this severity or above fires at any time
+    quiet: AlertSeverity | None = None  # no alert of this severity or above fires at any time
 
     def as_test(self) -> dict[str, Any]:
         """The test in the format of promtool."""
@@ -39,7 +39,7 @@ class Scenario:
 
     def _never(self) -> Iterator[dict[str, Any]]:
         if self.quiet is not None:
-            only = ', severity="page"' if self.quiet is Severity.PAGE else ""
+            only = ', severity="page"' if self.quiet is AlertSeverity.PAGE else ""
             window = lasting(self.lasts_s)
             yield {
                 "expr": f'group by (alertname) (max_over_time(ALERTS{{alertstate="firing"{only}}}[{window}]))',

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.ops.dashboard.panels import Kind, Panel, Row, Steps, Unit
-from holdfast.ops.dashboard.promql import Query, most, rate, series, total
-from holdfast.ops.dashboard.thresholds import Limits
+from holdfast.ops.dashboard.panels import Panel, PanelKind, PanelSteps, Row, Unit
+from holdfast.ops.dashboard.promql import PanelQuery, most, rate, series, total
+from holdfast.ops.dashboard.thresholds import PanelLimits
 
 _INTERVAL: Final = most("loop_interval_seconds", "loop")
 _LAST: Final = f"(time() - {most('loop_last_tick_timestamp_seconds', 'loop')}) / on (loop) {_INTERVAL}"
@@ -18,16 +18,16 @@ _LEADERS: Final = (
         "Leaders of each loop",
         "How many processes lead each loop. Usual: one, except during a takeover. "
         "The snapshot: `holdfast runbook snapshot-leader`.",
-        (Query(total("loop_leader", "loop"), "{{loop}}"),),
-        steps=Steps.exactly_one(),
-        kind=Kind.TIMELINE,
+        (PanelQuery(total("loop_leader", "loop"), "{{loop}}"),),
+        steps=PanelSteps.exactly_one(),
+        kind=PanelKind.TIMELINE,
         words={0: "none", 1: "one", 2: "two"},
     ),
     Panel(
         "Who leads",
         "The process that leads each loop now: read its log, or restart it.",
-        (Query(f"max by (loop, instance) ({series('loop_leader')} == 1)", "{{loop}}: {{instance}}"),),
-        kind=Kind.STAT,
+        (PanelQuery(f"max by (loop, instance) ({series('loop_leader')} == 1)", "{{loop}}: {{instance}}"),),
+        kind=PanelKind.STAT,
         named=True,
     ),
 )
@@ -37,23 +37,23 @@ _TICKS: Final = (
     Panel(
         "Ticks",
         "Good ticks per second: one in each interval. None: check the leader and its failed ticks.",
-        (Query(rate("loop_ticks_total", "loop"), "{{loop}}"),),
+        (PanelQuery(rate("loop_ticks_total", "loop"), "{{loop}}"),),
         Unit.PER_SECOND,
     ),
     Panel(
         "Length of a tick, in intervals",
         "Duration of the last tick, and of the longest, as a share of the interval. At 1, ticks are skipped.",
-        (Query(_TOOK, "{{loop}}"), Query(_LONGEST, "longest: {{loop}}")),
+        (PanelQuery(_TOOK, "{{loop}}"), PanelQuery(_LONGEST, "longest: {{loop}}")),
         Unit.SHARE,
-        Steps.rising(0.5, 1),
+        PanelSteps.rising(0.5, 1),
     ),
     Panel(
         "Failed ticks",
         "Ticks that raised an error, were interrupted, or were skipped because the previous one took too long.",
         (
-            Query(rate("loop_ticks_failed_total", "loop"), "raised: {{loop}}"),
-            Query(rate("loop_ticks_interrupted_total", "loop"), "interrupted: {{loop}}"),
-            Query(rate("loop_ticks_late_total", "loop"), "skipped: {{loop}}"),
+            PanelQuery(rate("loop_ticks_failed_total", "loop"), "raised: {{loop}}"),
+            PanelQuery(rate("loop_ticks_interrupted_total", "loop"), "interrupted: {{loop}}"),
+            PanelQuery(rate("loop_ticks_late_total", "loop"), "skipped: {{loop}}"),
         ),
         Unit.PER_SECOND,
     ),
@@ -61,7 +61,7 @@ _TICKS: Final = (
         "Deleted by the cleanup",
         "Records deleted after their retention period, per second, by kind. None for days: it does not run, and the "
         "disk fills.",
-        (Query(rate("cleanup_forgotten_total", "kind"), "{{kind}}"),),
+        (PanelQuery(rate("cleanup_forgotten_total", "kind"), "{{kind}}"),),
         Unit.PER_SECOND,
         width=12,
     ),
@@ -69,9 +69,9 @@ _TICKS: Final = (
         "Leaderships",
         "How often a process began to lead, lost the lead, or could not reach the store. Often: leadership flaps.",
         (
-            Query(rate("loop_leaderships_total", "loop"), "began: {{loop}}"),
-            Query(rate("loop_leaderships_lost_total", "loop"), "lost: {{loop}}"),
-            Query(rate("loop_skipped_total", "loop", where='reason="error"'), "no store: {{loop}}"),
+            PanelQuery(rate("loop_leaderships_total", "loop"), "began: {{loop}}"),
+            PanelQuery(rate("loop_leaderships_lost_total", "loop"), "lost: {{loop}}"),
+            PanelQuery(rate("loop_skipped_total", "loop", where='reason="error"'), "no store: {{loop}}"),
         ),
         Unit.PER_SECOND,
         width=12,
@@ -79,20 +79,20 @@ _TICKS: Final = (
 )
 
 
-def _overdue(limits: Limits) -> tuple[Panel, ...]:
+def _overdue(limits: PanelLimits) -> tuple[Panel, ...]:
     """Whether a takeover is overdue."""
     return (
         Panel(
             "Time since the last tick, in intervals",
             f"Usual: at most 1. After {limits.takeover:g} another process should lead, and after {limits.overdue:.2g} "
             "have ticked: find the holder of the loop's lock with `holdfast locks holdfast:`.",
-            (Query(_LAST, "{{loop}}"),),
-            steps=Steps.rising(limits.takeover, limits.overdue),
+            (PanelQuery(_LAST, "{{loop}}"),),
+            steps=PanelSteps.rising(limits.takeover, limits.overdue),
         ),
     )
 
 
-def loops(limits: Limits) -> Row:
+def loops(limits: PanelLimits) -> Row:
     """The row."""
     question = "Whether one process leads each loop, and whether it ticks in time."
     return Row("Loops", question, (*_LEADERS, *_overdue(limits), *_TICKS))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.ops.dashboard.panels import Panel, Row, Steps, Unit
-from holdfast.ops.dashboard.promql import Query, by_family, most, quantile, quantiles, rate
-from holdfast.ops.dashboard.thresholds import Limits
+from holdfast.ops.dashboard.panels import Panel, PanelSteps, Row, Unit
+from holdfast.ops.dashboard.promql import PanelQuery, by_family, most, quantile, quantiles, rate
+from holdfast.ops.dashboard.thresholds import PanelLimits
 from holdfast.plane.settings.inventory import LockEntry
 
 _LEAST: Final = 0.01  # of renewals: those with the smallest margin
@@ -24,8 +24,8 @@ _HOLDS: Final = (
         "How long schedulers, loops and engines hold the lock of one job or run. Usual: milliseconds. Seconds: the "
         "database is slow, see its row.",
         (
-            Query(quantile(0.99, "job_lock_hold", "part"), "job, {{part}}"),
-            Query(quantile(0.99, "run_lock_hold", "part"), "run, {{part}}"),
+            PanelQuery(quantile(0.99, "job_lock_hold", "part"), "job, {{part}}"),
+            PanelQuery(quantile(0.99, "run_lock_hold", "part"), "run, {{part}}"),
         ),
         Unit.SECONDS,
         width=12,
@@ -39,7 +39,7 @@ _ENDS: Final = (
         "expired: it was not renewed, or the process was paused. unconfirmed: the store did not answer in time. "
         "stolen: broken by force, or the store lost it. max_hold, stalled: the work took too long. `holdfast "
         "history KEY` prints the events of a lock.",
-        (Query(rate("lock_lost_total", "reason"), "{{reason}}"),),
+        (PanelQuery(rate("lock_lost_total", "reason"), "{{reason}}"),),
         Unit.PER_SECOND,
         width=6,
     ),
@@ -47,7 +47,7 @@ _ENDS: Final = (
         "Leases lost, by family",
         "The same losses, by family. Loops: another process leads by now. Items: another process does the work, and "
         "storage refuses late writes of the old holder.",
-        (Query(rate("lock_lost_total", "family"), "{{family}}"),),
+        (PanelQuery(rate("lock_lost_total", "family"), "{{family}}"),),
         Unit.PER_SECOND,
         width=6,
     ),
@@ -55,9 +55,9 @@ _ENDS: Final = (
         "Abandoned",
         "Leases abandoned because renewal failed, by family, and job and run locks lost while the work ran.",
         (
-            Query(rate("lock_abandoned_total", "family"), "{{family}}"),
-            Query(rate("job_lock_abandoned_total", "part"), "job, {{part}}"),
-            Query(rate("run_lock_abandoned_total", "part"), "run, {{part}}"),
+            PanelQuery(rate("lock_abandoned_total", "family"), "{{family}}"),
+            PanelQuery(rate("job_lock_abandoned_total", "part"), "job, {{part}}"),
+            PanelQuery(rate("run_lock_abandoned_total", "part"), "run, {{part}}"),
         ),
         Unit.PER_SECOND,
         width=6,
@@ -67,11 +67,11 @@ _ENDS: Final = (
         "How leases end. Refused: another owner held it by then. Unanswered: they expire. Broken: by an operator "
         "(`holdfast audit`). Released late: granted too late to be used.",
         (
-            Query(rate("lock_released_total"), "released"),
-            Query(rate("lock_not_owned_total"), "refused"),
-            Query(rate("lock_release_failures_total"), "unanswered"),
-            Query(rate("lock_forced_total"), "broken"),
-            Query(rate("lock_compensated_total"), "released late"),
+            PanelQuery(rate("lock_released_total"), "released"),
+            PanelQuery(rate("lock_not_owned_total"), "refused"),
+            PanelQuery(rate("lock_release_failures_total"), "unanswered"),
+            PanelQuery(rate("lock_forced_total"), "broken"),
+            PanelQuery(rate("lock_compensated_total"), "released late"),
         ),
         Unit.PER_SECOND,
         width=6,
@@ -89,12 +89,12 @@ def _held(line: LockEntry) -> Panel:
         "`holdfast tune`.",
         quantiles("lock_hold_seconds", where=f'family="{line.family}"'),
         Unit.SECONDS,
-        Steps.rising(renewed, line.ttl),
+        PanelSteps.rising(renewed, line.ttl),
         width=6,
     )
 
 
-def _renewals(limits: Limits) -> tuple[Panel, ...]:
+def _renewals(limits: PanelLimits) -> tuple[Panel, ...]:
     """How narrowly leases are kept."""
     nearest = quantile(_LEAST, "lock_renew_remaining_seconds", "family")
     left = f"({nearest}) / on (family) ({by_family(limits.ttl)})"
@@ -104,9 +104,9 @@ def _renewals(limits: Limits) -> tuple[Panel, ...]:
             "The smallest part of the TTL left at a renewal, by family. Usual: above half, as leases are renewed at a "
             "third. Below a third, a renewal was missed; below "
             f"{limits.loss_share:.0%} the holder stops. Check the store's latency and pauses.",
-            (Query(left, "{{family}}"),),
+            (PanelQuery(left, "{{family}}"),),
             Unit.SHARE,
-            Steps.falling(limits.loss_share, 1 / 3),
+            PanelSteps.falling(limits.loss_share, 1 / 3),
             top=1,
         ),
         Panel(
@@ -115,26 +115,26 @@ def _renewals(limits: Limits) -> tuple[Panel, ...]:
             "safety margins grow with it.",
             (
                 *quantiles("lock_renew_seconds", where='outcome="answered"'),
-                Query(most("lock_renew_tail_seconds"), "slowest"),
+                PanelQuery(most("lock_renew_tail_seconds"), "slowest"),
             ),
             Unit.SECONDS,
-            Steps.rising(limits.slow_renewal, 2 * limits.slow_renewal),
+            PanelSteps.rising(limits.slow_renewal, 2 * limits.slow_renewal),
         ),
         Panel(
             "Renewals",
             "Renewals per second that the store confirmed, and those that it did not. A lease survives some "
             "unconfirmed ones, because it has several tries.",
             (
-                Query(rate("lock_renewed_total"), "confirmed"),
-                Query(rate("lock_unconfirmed_total"), "not confirmed"),
-                Query(rate("lock_store_errors_total"), "acquisitions without an answer"),
+                PanelQuery(rate("lock_renewed_total"), "confirmed"),
+                PanelQuery(rate("lock_unconfirmed_total"), "not confirmed"),
+                PanelQuery(rate("lock_store_errors_total"), "acquisitions without an answer"),
             ),
             Unit.PER_SECOND,
         ),
     )
 
 
-def margins(limits: Limits) -> Row:
+def margins(limits: PanelLimits) -> Row:
     """The row."""
     question = "How long leases are held, and how much time is left when they are renewed."
     panels = (*map(_held, limits.items), *_HOLDS, *_renewals(limits), *_ENDS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.ops.dashboard.panels import Kind, Panel, Row, Steps, Unit
-from holdfast.ops.dashboard.promql import Query, most, rate, series, total
-from holdfast.ops.dashboard.thresholds import Limits
+from holdfast.ops.dashboard.panels import Panel, PanelKind, PanelSteps, Row, Unit
+from holdfast.ops.dashboard.promql import PanelQuery, most, rate, series, total
+from holdfast.ops.dashboard.thresholds import PanelLimits
 
 _NOW: Final = f"max by (risk, mode) ({series('policy_mode')} == 1)"
 _REVISION: Final = series("policy_revision")
@@ -15,8 +15,8 @@ _MODES: Final = (
     Panel(
         "Risk classes now",
         "What each risk class does when the lease store fails. `holdfast policy set` switches one immediately.",
-        (Query(_NOW, "{{risk}}: {{mode}}"),),
-        kind=Kind.STAT,
+        (PanelQuery(_NOW, "{{risk}}: {{mode}}"),),
+        kind=PanelKind.STAT,
         width=4,
         named=True,
     ),
@@ -24,9 +24,9 @@ _MODES: Final = (
         "Replicas with another policy",
         "How many policy revisions are in use beyond one. Usual: 0. For longer than a minute: a process cannot read "
         "the policy (below), and follows the last one that it has read.",
-        (Query(f'count(count_values("revision", {_REVISION})) - 1'),),
-        steps=Steps.rising(1),
-        kind=Kind.STAT,
+        (PanelQuery(f'count(count_values("revision", {_REVISION})) - 1'),),
+        steps=PanelSteps.rising(1),
+        kind=PanelKind.STAT,
         width=4,
     ),
 )
@@ -37,23 +37,23 @@ _COST: Final = (
         "Duplicates",
         "Work done or sent twice; the second result was not used. Rising together with fallback: switch.",
         (
-            Query(rate("duplicates_total", "kind"), "{{kind}}"),
-            Query(rate("plane_duplicate_ends_total"), "refused by storage"),
+            PanelQuery(rate("duplicates_total", "kind"), "{{kind}}"),
+            PanelQuery(rate("plane_duplicate_ends_total"), "refused by storage"),
         ),
         Unit.PER_SECOND,
     ),
     Panel(
         "Denied by risk class",
         "Leases denied because the store failed and a class fails closed. That work waits for the store.",
-        (Query(rate("lock_denied_total", "risk"), "{{risk}}"),),
+        (PanelQuery(rate("lock_denied_total", "risk"), "{{risk}}"),),
         Unit.PER_SECOND,
     ),
     Panel(
         "Degraded leases",
         "Leases that are held without the store now, and those that became full ones when it came back.",
         (
-            Query(total("locks_degraded", "family"), "held: {{family}}"),
-            Query(rate("lock_promoted_total", "family"), "promoted a second: {{family}}"),
+            PanelQuery(total("locks_degraded", "family"), "held: {{family}}"),
+            PanelQuery(rate("lock_promoted_total", "family"), "promoted a second: {{family}}"),
         ),
     ),
     Panel(
@@ -61,8 +61,8 @@ _COST: Final = (
         "The share of acquisitions with an injected error, and their outcome: it proves that the "
         "fallback path works. `holdfast policy exercise`.",
         (
-            Query(most("lock_exercise_share", "family"), "share: {{family}}"),
-            Query(rate("lock_exercised_total", "family", "risk"), "per second: {{family}}, {{risk}}"),
+            PanelQuery(most("lock_exercise_share", "family"), "share: {{family}}"),
+            PanelQuery(rate("lock_exercised_total", "family", "risk"), "per second: {{family}}, {{risk}}"),
         ),
     ),
     Panel(
@@ -70,11 +70,11 @@ _COST: Final = (
         "Work that ran without the store: run locks, the jobs that such runs submitted, and job and run locks by "
         "component; and the steps that were delayed until the store is back.",
         (
-            Query(rate("workflow_lock_fallback_total", "instance"), "run locks, {{instance}}"),
-            Query(rate("scheduler_input_fail_open_total"), "jobs submitted"),
-            Query(rate("job_lock_degraded_total", "part"), "job, {{part}}"),
-            Query(rate("run_lock_degraded_total", "part"), "run, {{part}}"),
-            Query(rate("engine_held_back_total"), "steps delayed"),
+            PanelQuery(rate("workflow_lock_fallback_total", "instance"), "run locks, {{instance}}"),
+            PanelQuery(rate("scheduler_input_fail_open_total"), "jobs submitted"),
+            PanelQuery(rate("job_lock_degraded_total", "part"), "job, {{part}}"),
+            PanelQuery(rate("run_lock_degraded_total", "part"), "run, {{part}}"),
+            PanelQuery(rate("engine_held_back_total"), "steps delayed"),
         ),
         Unit.PER_SECOND,
         width=12,
@@ -84,31 +84,31 @@ _COST: Final = (
         "Switches of a risk class as each process received them, automatic escalations (if the plane is armed), "
         "and failed reads or writes of the policy.",
         (
-            Query(rate("policy_switches_total", "instance"), "received by {{instance}}"),
-            Query(rate("policy_escalations_total"), "by escalation"),
-            Query(most("policy_escalation_armed"), "armed"),
-            Query(rate("policy_failed_total", "what"), "failed: {{what}}"),
+            PanelQuery(rate("policy_switches_total", "instance"), "received by {{instance}}"),
+            PanelQuery(rate("policy_escalations_total"), "by escalation"),
+            PanelQuery(most("policy_escalation_armed"), "armed"),
+            PanelQuery(rate("policy_failed_total", "what"), "failed: {{what}}"),
         ),
         width=12,
     ),
 )
 
 
-def _fallback(limits: Limits) -> tuple[Panel, ...]:
+def _fallback(limits: PanelLimits) -> tuple[Panel, ...]:
     """Leases without the store."""
     return (
         Panel(
             "Fallback by risk class",
             f"Leases granted without the store, per second. The line is at {limits.fallback_rate:g}: above it, with "
             "rising duplicates, make high-risk classes fail closed. After recovery it must return to 0.",
-            (Query(rate("lock_fallback_total", "risk"), "{{risk}}"),),
+            (PanelQuery(rate("lock_fallback_total", "risk"), "{{risk}}"),),
             Unit.PER_SECOND,
-            Steps.rising(min(1e-6, limits.fallback_rate), limits.fallback_rate),
+            PanelSteps.rising(min(1e-6, limits.fallback_rate), limits.fallback_rate),
         ),
     )
 
 
-def policy(limits: Limits) -> Row:
+def policy(limits: PanelLimits) -> Row:
     """The row."""
     question = "What happens when the lease store fails, and its consequences."
     return Row("Error policy", question, (*_MODES, *_fallback(limits), *_COST))

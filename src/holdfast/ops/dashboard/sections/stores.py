@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.ops.dashboard.panels import Panel, Row, Steps, Unit
-from holdfast.ops.dashboard.promql import Query, rate, total
+from holdfast.ops.dashboard.panels import Panel, PanelSteps, Row, Unit
+from holdfast.ops.dashboard.promql import PanelQuery, rate, total
 
 _BUS: Final = (
     Panel(
         "Deliveries",
         "Deliveries by outcome. busy: a lock; backend: a store; error: a bug, or bad input.",
-        (Query(rate("bus_deliveries_total", "outcome"), "{{outcome}}"),),
+        (PanelQuery(rate("bus_deliveries_total", "outcome"), "{{outcome}}"),),
         Unit.PER_SECOND,
     ),
     Panel(
@@ -19,15 +19,15 @@ _BUS: Final = (
         "Messages that the bus, schedulers and engines handle now. At their limit for long: add "
         "processes, or raise `scheduler.concurrency`.",
         (
-            Query(total("bus_handling"), "bus"),
-            Query(total("scheduler_handling"), "scheduler"),
-            Query(total("engine_handling"), "engine"),
+            PanelQuery(total("bus_handling"), "bus"),
+            PanelQuery(total("scheduler_handling"), "scheduler"),
+            PanelQuery(total("engine_handling"), "engine"),
         ),
     ),
     Panel(
         "Outbox relayed",
         "Messages relayed from the outbox to an external bus, per second. None if the database is the bus.",
-        (Query(rate("bus_relayed_total"), "relayed"),),
+        (PanelQuery(rate("bus_relayed_total"), "relayed"),),
         Unit.PER_SECOND,
     ),
 )
@@ -39,9 +39,9 @@ _DATABASE: Final = (
         "Transactions, commits and syncs per second; several transactions may share one. None: nothing reaches the "
         "database.",
         (
-            Query(rate("database_works_total", "kind"), "{{kind}}"),
-            Query(rate("database_commits_total"), "commits"),
-            Query(rate("database_syncs_total"), "syncs"),
+            PanelQuery(rate("database_works_total", "kind"), "{{kind}}"),
+            PanelQuery(rate("database_commits_total"), "commits"),
+            PanelQuery(rate("database_syncs_total"), "syncs"),
         ),
         Unit.PER_SECOND,
     ),
@@ -50,11 +50,11 @@ _DATABASE: Final = (
         "Failed; retried at the database's request, or with rows locked because they had changed (Postgres); with "
         "an unknown outcome; and listener reconnects.",
         (
-            Query(rate("database_failed_total"), "failed"),
-            Query(rate("database_run_again_total"), "retried"),
-            Query(rate("database_held_total"), "retried with rows locked"),
-            Query(rate("database_unknown_total"), "outcome unknown"),
-            Query(rate("database_listener_reconnects_total"), "listener reconnects"),
+            PanelQuery(rate("database_failed_total"), "failed"),
+            PanelQuery(rate("database_run_again_total"), "retried"),
+            PanelQuery(rate("database_held_total"), "retried with rows locked"),
+            PanelQuery(rate("database_unknown_total"), "outcome unknown"),
+            PanelQuery(rate("database_listener_reconnects_total"), "listener reconnects"),
         ),
         Unit.PER_SECOND,
     ),
@@ -63,19 +63,19 @@ _DATABASE: Final = (
         "Seconds waited per second: for a free connection (Postgres), or for other processes' locks on the file "
         "(SQLite). Above 1: more than one caller waits at any time.",
         (
-            Query(rate("database_pool_wait_seconds_total"), "for a connection"),
-            Query(rate("database_busy_seconds_total"), "for the file"),
+            PanelQuery(rate("database_pool_wait_seconds_total"), "for a connection"),
+            PanelQuery(rate("database_busy_seconds_total"), "for the file"),
         ),
         Unit.NUMBER,
-        Steps.rising(1),
+        PanelSteps.rising(1),
     ),
     Panel(
         "Database queue",
         "Transactions that are queued, and open ones. A growing queue: the disk or the server is "
         "too slow for the load.",
         (
-            Query(total("database_line", "kind"), "queued, {{kind}}"),
-            Query(total("database_active"), "open"),
+            PanelQuery(total("database_line", "kind"), "queued, {{kind}}"),
+            PanelQuery(total("database_active"), "open"),
         ),
     ),
 )
@@ -86,16 +86,16 @@ _AUDIT: Final = (
         "Audit ledger",
         "Records written, records lost, and disk errors, per second; and queued records.",
         (
-            Query(rate("audit_records_total"), "written"),
-            Query(rate("audit_dropped_total"), "lost"),
-            Query(rate("audit_failures_total"), "disk errors"),
-            Query(total("audit_queued"), "queued now"),
+            PanelQuery(rate("audit_records_total"), "written"),
+            PanelQuery(rate("audit_dropped_total"), "lost"),
+            PanelQuery(rate("audit_failures_total"), "disk errors"),
+            PanelQuery(total("audit_queued"), "queued now"),
         ),
     ),
     Panel(
         "Audit ledger, bytes",
         "Bytes written per second: the load on the disk, and how soon files are rotated.",
-        (Query(rate("audit_bytes_total"), "written"),),
+        (PanelQuery(rate("audit_bytes_total"), "written"),),
         Unit.BYTES_PER_SECOND,
     ),
 )

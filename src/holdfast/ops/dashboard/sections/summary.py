@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.ops.dashboard.panels import Kind, Panel, Row, Steps, Unit
-from holdfast.ops.dashboard.promql import CHOSEN, Query, most, rate, series, total, within_range, zero_if_none
-from holdfast.ops.dashboard.thresholds import Limits
+from holdfast.ops.dashboard.panels import Panel, PanelKind, PanelSteps, Row, Unit
+from holdfast.ops.dashboard.promql import CHOSEN, PanelQuery, most, rate, series, total, within_range, zero_if_none
+from holdfast.ops.dashboard.thresholds import PanelLimits
 
 _LEADING: Final = series("loop_leader", 'loop="reconciler"')
 STALE_NOW: Final = f"{series('stale_jobs')} and on (job, instance) {_LEADING} == 1"  # former leaders keep old numbers
 
 
-def summary(limits: Limits) -> Row:
+def summary(limits: PanelLimits) -> Row:
     """The row."""
     return Row("Is anything wrong?", "Whether an operator has to act now.", (*_first(), *_second(limits)))
 
 
-def _stat(title: str, text: str, expression: str, steps: Steps, unit: Unit = Unit.NUMBER) -> Panel:
-    return Panel(title, text, (Query(expression),), unit, steps, Kind.STAT, width=3, height=4)
+def _stat(title: str, text: str, expression: str, steps: PanelSteps, unit: Unit = Unit.NUMBER) -> Panel:
+    return Panel(title, text, (PanelQuery(expression),), unit, steps, PanelKind.STAT, width=3, height=4)
 
 
 def _first() -> tuple[Panel, ...]:
-    one = Steps.none_allowed()
+    one = PanelSteps.none_allowed()
     return (
         _stat(
             "Alerts firing",
@@ -55,9 +55,9 @@ def _first() -> tuple[Panel, ...]:
             "Lease store",
             "Whether any process considers the lease store down. Then new locks follow the policy of their risk "
             "class: see the row Error policy. `holdfast runbook store-outage`.",
-            (Query(most("store_breaker_open")),),
+            (PanelQuery(most("store_breaker_open")),),
             steps=one,
-            kind=Kind.STAT,
+            kind=PanelKind.STAT,
             width=3,
             height=4,
             words={0: "up", 1: "down"},
@@ -74,7 +74,7 @@ def _first() -> tuple[Panel, ...]:
             "Leases lost in the time range, for any reason. A few after a crash or a pause are usual; storage refuses "
             "late writes by their fences. For the reasons, see Holds and margins.",
             within_range("lock_lost_total"),
-            Steps.rising(1),
+            PanelSteps.rising(1),
         ),
         _stat(
             "Duplicate ends",
@@ -86,8 +86,8 @@ def _first() -> tuple[Panel, ...]:
     )
 
 
-def _second(limits: Limits) -> tuple[Panel, ...]:
-    one = Steps.none_allowed()
+def _second(limits: PanelLimits) -> tuple[Panel, ...]:
+    one = PanelSteps.none_allowed()
     refused = 'outcome="refused"'
     both = " + ".join(within_range(name, where=refused) for name in ("guard_steps_total", "run_guard_steps_total"))
     not_owned, released = rate("lock_not_owned_total"), rate("lock_released_total")
@@ -98,7 +98,7 @@ def _second(limits: Limits) -> tuple[Panel, ...]:
             f"{limits.fallback_rate:g} per second for {limits.fallback_window:g} s with rising duplicates, switch "
             "high-risk classes to fail closed: `holdfast policy set`. `holdfast runbook store-outage`.",
             rate("lock_fallback_total"),
-            Steps.rising(min(1e-6, limits.fallback_rate), limits.fallback_rate),
+            PanelSteps.rising(min(1e-6, limits.fallback_rate), limits.fallback_rate),
             Unit.PER_SECOND,
         ),
         _stat(
@@ -106,14 +106,14 @@ def _second(limits: Limits) -> tuple[Panel, ...]:
             "Stale writes to jobs and runs that storage refused in the time range. No data was damaged; an owner "
             "had lost its lease without noticing. Many: check for pauses, in the row Process.",
             both,
-            Steps.rising(1),
+            PanelSteps.rising(1),
         ),
         _stat(
             "Releases of others' locks",
             "Share of releases that were refused because another owner held the lock by then. Usual: 0. A lasting "
             "share is a matter of timing: TTLs too short for the work, or pauses. `holdfast runbook not-owned`.",
             f"{not_owned} / ({not_owned} + {released} > 0) or vector(0)",
-            Steps.rising(0.001, 0.01),
+            PanelSteps.rising(0.001, 0.01),
             Unit.SHARE,
         ),
         _stat(
@@ -121,7 +121,7 @@ def _second(limits: Limits) -> tuple[Panel, ...]:
             "How late the slowest process is with renewals. Usual: 0. Beyond the shortest renewal interval, "
             f"{limits.renew_every:.3g} s, leases will be lost and `/healthz` fails: the process is starved or paused.",
             most("keeper_heartbeat_age_seconds"),
-            Steps.rising(limits.renew_every / 2, limits.renew_every),
+            PanelSteps.rising(limits.renew_every / 2, limits.renew_every),
             Unit.SECONDS,
         ),
         _stat(
@@ -129,20 +129,20 @@ def _second(limits: Limits) -> tuple[Panel, ...]:
             "Overdue jobs by state, from the leading reconciler. Usual: 0; it ends them at its tick. If "
             "it stays: see the row Jobs and runs.",
             zero_if_none(f"sum({STALE_NOW})"),
-            Steps.rising(1),
+            PanelSteps.rising(1),
         ),
         _stat(
             "Dead letters",
             "Messages dead-lettered in the time range. `holdfast jobs dead` lists them.",
             within_range("bus_dead_letters_total"),
-            Steps.rising(1),
+            PanelSteps.rising(1),
         ),
         _stat(
             "Workers stuck",
             "Functions that were asked to stop and still run. They keep their slot until they end; only a restart of "
             "the worker helps.",
             total("worker_stuck"),
-            Steps.rising(1),
+            PanelSteps.rising(1),
         ),
         _stat(
             "Audit records lost",

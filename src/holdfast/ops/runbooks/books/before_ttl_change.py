@@ -15,8 +15,17 @@ from typing import Any, Final
 
 from holdfast.errors import LOCK_NOT_OWNED, HoldfastError, NotOwner
 from holdfast.ops.runbooks.evidence.locks import ProofFact, span
-from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity, Source, Step
-from holdfast.ops.runbooks.sources import Scene
+from holdfast.ops.runbooks.model import (
+    Case,
+    Conclusion,
+    EvidenceSource,
+    FindingRule,
+    FindingSeverity,
+    NextStep,
+    Runbook,
+    RunbookStep,
+)
+from holdfast.ops.runbooks.sources import RunbookContext
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.inventory import inventory
 from holdfast.runtime.gather import pause, together
@@ -51,7 +60,7 @@ class TimingFact:
         return asdict(self)
 
 
-async def _timing(scene: Scene) -> TimingFact:
+async def _timing(scene: RunbookContext) -> TimingFact:
     lines = {line.family: (scene.ttl(line.family) or line.ttl, line.renew_every) for line in inventory(scene.settings)}
     return TimingFact(lines, {each.what: each.seconds for each in takeovers(scene.settings)})
 
@@ -83,19 +92,19 @@ def _listening(key: str) -> Iterator[list[str]]:
         log.removeFilter(heard)
 
 
-def _key(scene: Scene) -> str:
+def _key(scene: RunbookContext) -> str:
     made: str = scene.notes.setdefault("key", scene.settings.names.words.spelled(PREFIX) + scene.entropy.token()[:12])
     return made
 
 
-def _token(scene: Scene) -> str:
+def _token(scene: RunbookContext) -> str:
     found: str | None = scene.notes.get("token")
     if not found:
         raise HoldfastError("an earlier step has failed")
     return found
 
 
-async def _contention(scene: Scene) -> ProofFact:
+async def _contention(scene: RunbookContext) -> ProofFact:
     key = _key(scene)
     token = await scene.locks().acquire_token(key, KEY_TTL_S)
     scene.notes["token"] = token
@@ -109,7 +118,7 @@ async def _contention(scene: Scene) -> ProofFact:
     )
 
 
-async def _owner(scene: Scene) -> ProofFact:
+async def _owner(scene: RunbookContext) -> ProofFact:
     _token(scene)
     look = await scene.contender().inspect(_key(scene))
     left = -1.0 if look.remaining is None else look.remaining
@@ -130,7 +139,7 @@ async def _refusal(call: Callable[[], Awaitable[None]]) -> str:
     return ""
 
 
-async def _stale_release(scene: Scene) -> ProofFact:
+async def _stale_release(scene: RunbookContext) -> ProofFact:
     key, stale = _key(scene), _token(scene)
     await scene.locks().release_token(key, stale)
     owner = await scene.contender().acquire_token(key, KEY_TTL_S)
@@ -151,7 +160,7 @@ async def _stale_release(scene: Scene) -> ProofFact:
     )
 
 
-async def _expiry(scene: Scene) -> ProofFact:
+async def _expiry(scene: RunbookContext) -> ProofFact:
     key = f"{_key(scene)}:short"
     scene.notes["short"] = key
     _token(scene)
@@ -174,7 +183,7 @@ async def _expiry(scene: Scene) -> ProofFact:
     )
 
 
-async def _exclusion(scene: Scene) -> ProofFact:
+async def _exclusion(scene: RunbookContext) -> ProofFact:
     key, token = _key(scene), _token(scene)
     sides = [scene.locks() if number % 2 else scene.contender() for number in range(CONTENDERS)]
     calls = {number: lambda side=side: side.acquire_token(key, KEY_TTL_S) for number, side in enumerate(sides)}
@@ -194,7 +203,7 @@ async def _exclusion(scene: Scene) -> ProofFact:
     )
 
 
-async def _clean_up(scene: Scene) -> ProofFact:
+async def _clean_up(scene: RunbookContext) -> ProofFact:
     """Runs even if earlier steps failed."""
     pairs = [(_key(scene), scene.notes.get(name)) for name in ("token", "other")]
     pairs.append((scene.notes.get("short", ""), scene.notes.get("short token")))
@@ -206,19 +215,21 @@ async def _clean_up(scene: Scene) -> ProofFact:
     return ProofFact("the key is deleted", not left, tuple(left) or (f"no key begins with {_key(scene)}",))
 
 
-def _proof(step: str, when: str, meaning: str) -> Rule:
-    def judge(case: Case) -> Said | None:
+def _proof(step: str, when: str, meaning: str) -> FindingRule:
+    def judge(case: Case) -> Conclusion | None:
         found = case.fact(step, ProofFact)
         if found is None or found.holds:
             return None
         sentence = f"It is not true that {found.claim} ({'; '.join(found.seen)}). {meaning} Change no TTL."
-        return Said(sentence, (step,), (NextStep("holdfast runbook store-outage", "whether the store works"),))
+        return Conclusion(sentence, (step,), (NextStep("holdfast runbook store-outage", "whether the store works"),))
 
-    return Rule(f"{step} not proved", Severity.ACT, when, judge)
+    return FindingRule(f"{step} not proved", FindingSeverity.ACT, when, judge)
 
 
-def _step(name: str, looks_at: str, by_hand: tuple[str, ...], gather: Callable[[Scene], Awaitable[ProofFact]]) -> Step:
-    return Step(name, looks_at, by_hand, Source.LEASES, gather)
+def _step(
+    name: str, looks_at: str, by_hand: tuple[str, ...], gather: Callable[[RunbookContext], Awaitable[ProofFact]]
+) -> RunbookStep:
+    return RunbookStep(name, looks_at, by_hand, EvidenceSource.LEASES, gather)
 
 
 RUNBOOK: Final = Runbook(
@@ -229,11 +240,11 @@ RUNBOOK: Final = Runbook(
     writes=f"one temporary key, {PREFIX}…, for at most {KEY_TTL_S:g} s",
     in_order=True,
     steps=(
-        Step(
+        RunbookStep(
             "timing",
             "the current settings: TTLs, renewal intervals and takeover bounds",
             ("holdfast up --check", "holdfast inventory"),
-            Source.SETTINGS,
+            EvidenceSource.SETTINGS,
             _timing,
         ),
         _step(

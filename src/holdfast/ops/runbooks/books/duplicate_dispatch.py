@@ -10,9 +10,18 @@ from holdfast.ops.runbooks.collectors.plane import JOB_STEP
 from holdfast.ops.runbooks.collectors.searches import JOBS_IN_DATABASE, JOBS_IN_LEDGER
 from holdfast.ops.runbooks.evidence.ledger import LedgerFact
 from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact, PolicyFact, number, span
-from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact
 from holdfast.ops.runbooks.evidence.plane import JobFact
-from holdfast.ops.runbooks.model import Argument, Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.ops.runbooks.model import (
+    Argument,
+    Case,
+    Conclusion,
+    FindingRule,
+    FindingSeverity,
+    NextStep,
+    Runbook,
+    typed,
+)
 from holdfast.plane.locks.registry import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, LockFamily
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.settings.consistency import takeovers
@@ -35,7 +44,7 @@ def _history(case: Case) -> NextStep:
     return NextStep(f"{typed('holdfast', 'history', key)} --ledger LEDGER", "who held it when, and with which fence")
 
 
-def _wrong_history(case: Case) -> Said | None:
+def _wrong_history(case: Case) -> Conclusion | None:
     job = case.fact("job", JobFact)
     if job is None or not job.problems:
         return None
@@ -49,22 +58,22 @@ def _wrong_history(case: Case) -> Said | None:
         NextStep("holdfast check LEDGER", "whether any other guarantee was violated"),
         NextStep('holdfast policy set low fail_closed --reason "duplicate dispatch"', "until it is understood"),
     )
-    return Said(sentence, ("job",), steps)
+    return Conclusion(sentence, ("job",), steps)
 
 
-def _broken_rule(case: Case) -> Said | None:
+def _broken_rule(case: Case) -> Conclusion | None:
     ledger = case.fact("ledger", LedgerFact)
     if ledger is None or not ledger.violations:
         return None
     sentence = (
         f"The ledger shows a violated guarantee for the locks of {case.arguments['JOB']}: {ledger.violations[0]}."
     )
-    return Said(
+    return Conclusion(
         sentence, ("ledger",), (_history(case), NextStep("holdfast check LEDGER", "the two records that conflict"))
     )
 
 
-def _stale_holder(case: Case) -> Said | None:
+def _stale_holder(case: Case) -> Conclusion | None:
     job = case.fact("job", JobFact)
     lock = _lock(case, SCHEDULER_JOB)
     if job is None or lock is None or lock.fence is None or job.fence is None or lock.fence >= job.fence:
@@ -79,10 +88,10 @@ def _stale_holder(case: Case) -> Said | None:
         ),
         NextStep("holdfast runbook store-outage", "whether the store was restarted or has failed over"),
     )
-    return Said(sentence, ("locks", "job"), steps)
+    return Conclusion(sentence, ("locks", "job"), steps)
 
 
-def _abandoned(case: Case) -> Said | None:
+def _abandoned(case: Case) -> Conclusion | None:
     job = case.fact("job", JobFact)
     lock = _lock(case, WORKER_JOB)
     if job is None or lock is None or lock.held or job.state is not JobState.RUNNING:
@@ -100,10 +109,10 @@ def _abandoned(case: Case) -> Said | None:
         NextStep("holdfast jobs stats", "whether workers are alive"),
         NextStep("holdfast runbook lock-debt", "whether other jobs are stuck as well"),
     )
-    return Said(sentence, ("job", "locks"), steps)
+    return Conclusion(sentence, ("job", "locks"), steps)
 
 
-def _no_leader(case: Case) -> Said | None:
+def _no_leader(case: Case) -> Conclusion | None:
     found = case.fact("loops", LocksFact)
     free = [each.key for each in found.locks if not each.held] if found is not None else []
     if not free:
@@ -111,10 +120,12 @@ def _no_leader(case: Case) -> Said | None:
     missing = " and ".join(free)
     sentence = f"No process holds {missing}: overdue and orphaned jobs are not recovered, so they stay where they are."
     step = NextStep("holdfast up --only reconciler,replayer", "on any host that reaches the same stores")
-    return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; run it again")
+    return Conclusion(
+        sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; run it again"
+    )
 
 
-def _refused(case: Case) -> Said | None:
+def _refused(case: Case) -> Conclusion | None:
     found, ledger = case.fact("rates", MetricsFact), case.fact("ledger", LedgerFact)
     rate = (found.total("second ends") or 0.0) if found is not None else 0.0
     seen = ledger.count(EventKind.DUPLICATE) if ledger is not None else 0
@@ -123,7 +134,7 @@ def _refused(case: Case) -> Said | None:
     of_all = f"{rate:.3g} per second in total" if rate > 0 else ""
     if not seen:
         sentence = f"Duplicate ends are reported and refused, {of_all}: work is done twice, and one result is used."
-        return Said(
+        return Conclusion(
             sentence, ("rates",), (NextStep("holdfast check LEDGER", "whether any other guarantee was violated"),)
         )
     told = f"{number(seen, 'is', 'are')} in the ledger{', and ' if of_all else ''}{of_all}"
@@ -131,24 +142,26 @@ def _refused(case: Case) -> Said | None:
         f"A second end of {case.arguments['JOB']} was reported and refused ({told}): two workers did the same "
         f"work, and one result was used."
     )
-    return Said(sentence, ("ledger", "rates") if of_all else ("ledger",), (_history(case), _show(case)))
+    return Conclusion(sentence, ("ledger", "rates") if of_all else ("ledger",), (_history(case), _show(case)))
 
 
-def _rising(case: Case) -> Said | None:
+def _rising(case: Case) -> Conclusion | None:
     policy = case.fact("policy", PolicyFact)
     if policy is None or not policy.rising:
         return None
     counts = ", ".join(f"{sign} {now} after {was}" for sign, (now, was) in policy.duplicates.items() if now or was)
     sentence = f"The whole plane does more duplicate work than before: {counts} in {span(policy.window_s)}."
-    return Said(sentence, ("policy",), (NextStep("holdfast runbook store-outage", "whether locks fall back"),))
+    return Conclusion(sentence, ("policy",), (NextStep("holdfast runbook store-outage", "whether locks fall back"),))
 
 
-def _contended(case: Case) -> Said | None:
+def _contended(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (worst := found.worst("wait"))[1] < WAIT_S:
         return None
     sentence = f"The p99 wait for a job lock is {span(worst[1])} ({worst[0] or 'all parts'}), of 2 s at most."
-    return Said(sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "which locks are held for how long"),))
+    return Conclusion(
+        sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "which locks are held for how long"),)
+    )
 
 
 RUNBOOK: Final = Runbook(
@@ -179,36 +192,47 @@ RUNBOOK: Final = Runbook(
         metrics_step(
             "rates",
             "second ends, refused writes, waits for job locks, and recoveries by the loops",
-            Query("second ends", "holdfast_plane_duplicate_ends_total"),
-            Query("duplicates", "holdfast_duplicates_total", by=("kind",)),
-            Query("refused writes", "holdfast_guard_steps_total", where=(("outcome", "refused"),)),
-            Query("abandoned", "holdfast_job_lock_abandoned_total", by=("part",)),
-            Query("wait", "holdfast_job_lock_wait", How.P99, ("part",), unit=" s"),
-            Query("stale jobs", "holdfast_stale_jobs", How.NOW, ("state",), worst=True),
-            Query("orphans replayed", "holdfast_orphan_replayed_total"),
-            Query("fail-open", "holdfast_scheduler_input_fail_open_total"),
+            MetricQuery("second ends", "holdfast_plane_duplicate_ends_total"),
+            MetricQuery("duplicates", "holdfast_duplicates_total", by=("kind",)),
+            MetricQuery("refused writes", "holdfast_guard_steps_total", where=(("outcome", "refused"),)),
+            MetricQuery("abandoned", "holdfast_job_lock_abandoned_total", by=("part",)),
+            MetricQuery("wait", "holdfast_job_lock_wait", Aggregation.P99, ("part",), unit=" s"),
+            MetricQuery("stale jobs", "holdfast_stale_jobs", Aggregation.NOW, ("state",), worst=True),
+            MetricQuery("orphans replayed", "holdfast_orphan_replayed_total"),
+            MetricQuery("fail-open", "holdfast_scheduler_input_fail_open_total"),
         ),
     ),
     rules=(
-        Rule(
+        FindingRule(
             "wrong history",
-            Severity.ACT,
+            FindingSeverity.ACT,
             "the job ended twice, an attempt was dispatched twice, a fence decreased, a transition was illegal, or it "
             "had more attempts than allowed",
             _wrong_history,
         ),
-        Rule("broken rule", Severity.ACT, "`holdfast check` finds a violated rule about its locks", _broken_rule),
-        Rule("stale holder", Severity.ACT, "the holder's fence is older than the fence on the job", _stale_holder),
-        Rule(
+        FindingRule(
+            "broken rule", FindingSeverity.ACT, "`holdfast check` finds a violated rule about its locks", _broken_rule
+        ),
+        FindingRule(
+            "stale holder", FindingSeverity.ACT, "the holder's fence is older than the fence on the job", _stale_holder
+        ),
+        FindingRule(
             "abandoned",
-            Severity.ACT,
+            FindingSeverity.ACT,
             "it is RUNNING, and its execution lease has been free for longer than a takeover may take",
             _abandoned,
         ),
-        Rule("no leader", Severity.ACT, "no process holds the lock of the reconciler or of the replayer", _no_leader),
-        Rule("refused end", Severity.WATCH, "a second end was reported and refused", _refused),
-        Rule("rising", Severity.WATCH, "duplicates are more frequent than in the window before", _rising),
-        Rule("contention", Severity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended),
+        FindingRule(
+            "no leader",
+            FindingSeverity.ACT,
+            "no process holds the lock of the reconciler or of the replayer",
+            _no_leader,
+        ),
+        FindingRule("refused end", FindingSeverity.WATCH, "a second end was reported and refused", _refused),
+        FindingRule("rising", FindingSeverity.WATCH, "duplicates are more frequent than in the window before", _rising),
+        FindingRule(
+            "contention", FindingSeverity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended
+        ),
     ),
     fine="The job has at most one end, each attempt was dispatched once, and its fences only rise.",
     essential=("job", "locks", "loops"),

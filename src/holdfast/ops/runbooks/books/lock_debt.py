@@ -7,9 +7,9 @@ from typing import Final
 from holdfast.ops.runbooks.collectors.locks import HELD_STEP, lock_step, metrics_step
 from holdfast.ops.runbooks.collectors.plane import DEBT_STEP
 from holdfast.ops.runbooks.evidence.locks import HeldFact, LockFact, LocksFact, number, span
-from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact
 from holdfast.ops.runbooks.evidence.plane import DebtFact
-from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.ops.runbooks.model import Case, Conclusion, FindingRule, FindingSeverity, NextStep, Runbook, typed
 from holdfast.plane.locks.registry import FAMILIES, RECONCILER, REPLAYER, Scope
 
 WAITING: Final = 20
@@ -29,7 +29,7 @@ def _limit(tenant: str) -> NextStep:
     )
 
 
-def _held_back(case: Case) -> Said | None:
+def _held_back(case: Case) -> Conclusion | None:
     debt = _debt(case)
     full = [each for each in debt.tenants if each.full and each.waiting >= WAITING] if debt is not None else []
     if not full:
@@ -40,12 +40,12 @@ def _held_back(case: Case) -> Said | None:
         f"Tenant {worst.name} has {worst.waiting} queued jobs and all of its {worst.slots} slots in use (the oldest "
         f"has waited {span(worst.oldest)}): its own limit delays it{others}. The plane works as configured."
     )
-    return Said(
+    return Conclusion(
         sentence, ("debt",), (_limit(worst.name), NextStep("holdfast jobs stats", "whether there is free capacity"))
     )
 
 
-def _noisy(case: Case) -> Said | None:
+def _noisy(case: Case) -> Conclusion | None:
     debt = _debt(case)
     if debt is None or not debt.running or debt.waiting < WAITING:
         return None
@@ -58,21 +58,21 @@ def _noisy(case: Case) -> Said | None:
         f"{number(len(others), 'other tenant waits', 'other tenants wait')} ({others[0].name} for "
         f"{span(others[0].oldest)}): one tenant uses most of the shared capacity."
     )
-    return Said(
+    return Conclusion(
         sentence, ("debt",), (_limit(top.name),), "likely: dispatch is fair by tenant, so it may already change"
     )
 
 
-def _no_workers(case: Case) -> Said | None:
+def _no_workers(case: Case) -> Conclusion | None:
     debt = _debt(case)
     empty = [each for each in debt.pools if each.waiting and not each.workers] if debt is not None else []
     if not empty:
         return None
     sentence = f"Pool {empty[0].name} has {empty[0].waiting} queued jobs and no live worker: locks are not the cause."
-    return Said(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP", "a worker for that pool (--pool)"),))
+    return Conclusion(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP", "a worker for that pool (--pool)"),))
 
 
-def _saturated(case: Case) -> Said | None:
+def _saturated(case: Case) -> Conclusion | None:
     debt = _debt(case)
     full = (
         [each for each in debt.pools if each.workers and each.running >= each.capacity and each.waiting >= WAITING]
@@ -86,10 +86,10 @@ def _saturated(case: Case) -> Said | None:
         f"Pool {pool.name} is full: {pool.running} jobs on {pool.workers} workers with {pool.capacity} slots, and "
         f"{pool.waiting} queued. More workers help; changes to locks do not."
     )
-    return Said(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP --concurrency N", "more capacity"),))
+    return Conclusion(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP --concurrency N", "more capacity"),))
 
 
-def _old_holders(case: Case) -> Said | None:
+def _old_holders(case: Case) -> Conclusion | None:
     found = case.fact("held", HeldFact)
     old: list[LockFact] = []
     for family in found.families if found is not None else ():
@@ -109,10 +109,10 @@ def _old_holders(case: Case) -> Said | None:
         NextStep(typed("holdfast", "inspect", worst.key), "whether it still is"),
         NextStep(typed("holdfast", "release", worst.key, "--reason", "held for too long"), "fences its holder out"),
     )
-    return Said(sentence, ("held",), steps)
+    return Conclusion(sentence, ("held",), steps)
 
 
-def _stale(case: Case) -> Said | None:
+def _stale(case: Case) -> Conclusion | None:
     debt, loops = _debt(case), case.fact("loops", LocksFact)
     overdue = {state: count for state, count in debt.overdue.items() if count} if debt is not None else {}
     if not overdue:
@@ -123,10 +123,12 @@ def _stale(case: Case) -> Said | None:
     sentence = f"Jobs are past the time limits of their states: {shown}.{why}"
     steps = (NextStep("holdfast up --only reconciler,replayer", "loops for overdue jobs"),) if free else ()
     again = NextStep("holdfast runbook lock-debt", "again after two intervals: the number must fall")
-    return Said(sentence, ("debt", "loops"), (*steps, again), "sure" if free else "sure; run it again to see growth")
+    return Conclusion(
+        sentence, ("debt", "loops"), (*steps, again), "sure" if free else "sure; run it again to see growth"
+    )
 
 
-def _contended(case: Case) -> Said | None:
+def _contended(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (worst := found.worst("wait"))[1] < WAIT_S:
         return None
@@ -135,23 +137,25 @@ def _contended(case: Case) -> Said | None:
         NextStep("holdfast tune --family scheduler.job", "the TTL that the holds require"),
         NextStep("holdfast runbook retry-waves", "whether retries come in waves"),
     )
-    return Said(sentence, ("rates",), steps)
+    return Conclusion(sentence, ("rates",), steps)
 
 
-def _open(case: Case) -> Said | None:
+def _open(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (rate := found.total("fail-open") or 0.0) <= 0:
         return None
     sentence = f"Runs without the store submit {rate:.3g} jobs per second: another replica may submit duplicates."
-    return Said(sentence, ("rates",), (NextStep("holdfast runbook store-outage", "whether the store is down"),))
+    return Conclusion(sentence, ("rates",), (NextStep("holdfast runbook store-outage", "whether the store is down"),))
 
 
-def _orphans(case: Case) -> Said | None:
+def _orphans(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (rate := found.total("orphans replayed") or 0.0) <= 0:
         return None
     sentence = f"{rate:.3g} orphaned jobs resume per second: messages or schedulers were lost, and are recovered."
-    return Said(sentence, ("rates",), (NextStep("holdfast jobs dead", "whether any messages were dead-lettered"),))
+    return Conclusion(
+        sentence, ("rates",), (NextStep("holdfast jobs dead", "whether any messages were dead-lettered"),)
+    )
 
 
 RUNBOOK: Final = Runbook(
@@ -166,45 +170,47 @@ RUNBOOK: Final = Runbook(
         metrics_step(
             "rates",
             "waits for job locks, current waiters, recovery debt, and fail-open pressure",
-            Query("wait", "holdfast_job_lock_wait", How.P99, ("part",), unit=" s"),
-            Query("hold", "holdfast_lock_hold_seconds", How.P99, ("family",), unit=" s"),
-            Query("waiting", "holdfast_locks_waiting", How.NOW, ("family",)),
-            Query("stale jobs", "holdfast_stale_jobs", How.NOW, ("state",), worst=True),
-            Query("orphans replayed", "holdfast_orphan_replayed_total"),
-            Query("fail-open", "holdfast_scheduler_input_fail_open_total"),
+            MetricQuery("wait", "holdfast_job_lock_wait", Aggregation.P99, ("part",), unit=" s"),
+            MetricQuery("hold", "holdfast_lock_hold_seconds", Aggregation.P99, ("family",), unit=" s"),
+            MetricQuery("waiting", "holdfast_locks_waiting", Aggregation.NOW, ("family",)),
+            MetricQuery("stale jobs", "holdfast_stale_jobs", Aggregation.NOW, ("state",), worst=True),
+            MetricQuery("orphans replayed", "holdfast_orphan_replayed_total"),
+            MetricQuery("fail-open", "holdfast_scheduler_input_fail_open_total"),
         ),
     ),
     rules=(
-        Rule(
+        FindingRule(
             "tenant at its limit",
-            Severity.ACT,
+            FindingSeverity.ACT,
             f"a tenant uses all of its slots and has {WAITING} or more queued jobs",
             _held_back,
         ),
-        Rule(
+        FindingRule(
             "noisy tenant",
-            Severity.ACT,
+            FindingSeverity.ACT,
             f"one tenant has more than {SHARE:.0%} of the dispatched jobs, {WAITING} or more jobs are queued, and some "
             "of them belong to tenants below their limit",
             _noisy,
         ),
-        Rule("no workers", Severity.ACT, "jobs are queued in a pool without a live worker", _no_workers),
-        Rule(
+        FindingRule("no workers", FindingSeverity.ACT, "jobs are queued in a pool without a live worker", _no_workers),
+        FindingRule(
             "old holder",
-            Severity.ACT,
+            FindingSeverity.ACT,
             f"a lock of one item is held for {AGE_TTLS:g} TTLs while others wait",
             _old_holders,
         ),
-        Rule("stale jobs", Severity.ACT, "jobs are past the time limits of their states", _stale),
-        Rule(
+        FindingRule("stale jobs", FindingSeverity.ACT, "jobs are past the time limits of their states", _stale),
+        FindingRule(
             "pool is full",
-            Severity.WATCH,
+            FindingSeverity.WATCH,
             f"all slots of a pool's workers are in use, and {WAITING} jobs are queued",
             _saturated,
         ),
-        Rule("contention", Severity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended),
-        Rule("fail-open", Severity.WATCH, "jobs reach the scheduler from runs without the store", _open),
-        Rule("orphans", Severity.WATCH, "orphaned jobs resume", _orphans),
+        FindingRule(
+            "contention", FindingSeverity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended
+        ),
+        FindingRule("fail-open", FindingSeverity.WATCH, "jobs reach the scheduler from runs without the store", _open),
+        FindingRule("orphans", FindingSeverity.WATCH, "orphaned jobs resume", _orphans),
     ),
     fine="Nothing waits for a tenant limit, a worker, a stuck holder, or a loop without a leader.",
     essential=("debt", "held", "loops"),

@@ -17,8 +17,8 @@ from holdfast.ops.runbooks.collectors.locks import (
 )
 from holdfast.ops.runbooks.evidence.ledger import CAUSES, Cause, LedgerFact, Loss
 from holdfast.ops.runbooks.evidence.locks import ForcedFact, HeldFact, StoreFact, number, span
-from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
-from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact
+from holdfast.ops.runbooks.model import Case, Conclusion, FindingRule, FindingSeverity, NextStep, Runbook, typed
 from holdfast.plane.settings.inventory import inventory
 
 BURST: Final = 3
@@ -44,8 +44,8 @@ def _main_cause(losses: list[Loss]) -> Cause:
     return known.most_common(1)[0][0] if known else Cause.OTHER
 
 
-def _burst(cause: Cause, advice: Callable[[Loss], tuple[NextStep, ...]]) -> Rule:
-    def judge(case: Case) -> Said | None:
+def _burst(cause: Cause, advice: Callable[[Loss], tuple[NextStep, ...]]) -> FindingRule:
+    def judge(case: Case) -> Conclusion | None:
         ledger = case.fact("losses", LedgerFact)
         losses = [] if ledger is None else _unexplained(case, ledger)
         if ledger is None or not _many(losses, ledger) or _main_cause(losses) is not cause:
@@ -61,13 +61,13 @@ def _burst(cause: Cause, advice: Callable[[Loss], tuple[NextStep, ...]]) -> Rule
         newest = own[0]
         history = typed("holdfast", "history", newest.key)
         follow = (NextStep(f"{history} --ledger LEDGER", "the events of the newest one"),)
-        return Said(sentence, ("losses", "forced"), (*advice(newest), *follow))
+        return Conclusion(sentence, ("losses", "forced"), (*advice(newest), *follow))
 
     when = (
         f"at least {BURST} leases were lost or refused in the window, which is at least {RATIO:.0%} of the grants, "
         f"and most by {CAUSES[cause]}"
     )
-    return Rule(f"burst: {cause}", Severity.ACT, when, judge)
+    return FindingRule(f"burst: {cause}", FindingSeverity.ACT, when, judge)
 
 
 def _host(owner: str) -> str:
@@ -107,7 +107,7 @@ def _after_taking(_loss: Loss) -> tuple[NextStep, ...]:
     )
 
 
-def _forced(case: Case) -> Said | None:
+def _forced(case: Case) -> Conclusion | None:
     ledger, forced = case.fact("losses", LedgerFact), case.fact("forced", ForcedFact)
     if ledger is None or forced is None or not ledger.losses or _unexplained(case, ledger):
         return None
@@ -116,10 +116,10 @@ def _forced(case: Case) -> Said | None:
         f"{number(len(ledger.losses), 'lease was', 'leases were')} lost, each of a lock that was broken by force "
         f"({actors}): not owned is the correct result, and the timing is fine."
     )
-    return Said(sentence, ("losses", "forced"), (NextStep("holdfast audit", "who broke which lock, and why"),))
+    return Conclusion(sentence, ("losses", "forced"), (NextStep("holdfast audit", "who broke which lock, and why"),))
 
 
-def _few(case: Case) -> Said | None:
+def _few(case: Case) -> Conclusion | None:
     ledger = case.fact("losses", LedgerFact)
     losses = [] if ledger is None else _unexplained(case, ledger)
     if ledger is None or not losses or _many(losses, ledger):
@@ -129,10 +129,10 @@ def _few(case: Case) -> Said | None:
         f"{number(len(losses), 'lease was', 'leases were')} lost or refused in {span(ledger.window_s)}, {share:.1%} of "
         f"the grants. Restarts and failovers cost that much; it is no reason to page."
     )
-    return Said(sentence, ("losses",), (), "sure, for this window; a lasting rise would be different")
+    return Conclusion(sentence, ("losses",), (), "sure, for this window; a lasting rise would be different")
 
 
-def _ratio(case: Case) -> Said | None:
+def _ratio(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or case.fact("losses", LedgerFact) is not None:
         return None
@@ -149,10 +149,10 @@ def _ratio(case: Case) -> Said | None:
     if not found.long:
         sure += f"; {found.over} is short, --prometheus URL covers 5 minutes"
     step = NextStep("holdfast runbook not-owned --ledger DIR", "the cause of each loss is in the audit ledger")
-    return Said(sentence, ("rates",), (step,), sure)
+    return Conclusion(sentence, ("rates",), (step,), sure)
 
 
-def _keeper(case: Case) -> Said | None:
+def _keeper(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None:
         return None
@@ -161,10 +161,10 @@ def _keeper(case: Case) -> Said | None:
         return None
     sentence = f"The renewer of {instance or 'a process'} is {span(behind)} late: its leases will be lost next."
     steps = (NextStep(f"curl -s http://{instance}/healthz", "liveness fails as well, and a restart helps"),)
-    return Said(sentence, ("rates",), steps if instance else ())
+    return Conclusion(sentence, ("rates",), steps if instance else ())
 
 
-def _behind(case: Case) -> Said | None:
+def _behind(case: Case) -> Conclusion | None:
     found = case.fact("held", HeldFact)
     late = [lock for family in found.families for lock in family.late] if found is not None else []
     if not late:
@@ -175,19 +175,21 @@ def _behind(case: Case) -> Said | None:
         f"{span(first.remaining)}. Its holder has crashed, is paused, or cannot reach the store."
     )
     step = NextStep(typed("holdfast", "inspect", first.key), "whether it was renewed meanwhile")
-    return Said(sentence, ("held",), (step,), "likely: a holder that has just crashed looks the same, and is harmless")
+    return Conclusion(
+        sentence, ("held",), (step,), "likely: a holder that has just crashed looks the same, and is harmless"
+    )
 
 
-def _store_down(case: Case) -> Said | None:
+def _store_down(case: Case) -> Conclusion | None:
     found = case.fact("store", StoreFact)
     if found is None or not found.down:
         return None
     sentence = f"The lease store does not answer ({found.error}): every lease that is held now will be lost."
     step = NextStep("holdfast runbook store-outage", "what each risk class does now, and how to react")
-    return Said(sentence, ("store",), (step,))
+    return Conclusion(sentence, ("store",), (step,))
 
 
-def _slow(case: Case) -> Said | None:
+def _slow(case: Case) -> Conclusion | None:
     found = case.fact("store", StoreFact)
     lines = [line for line in inventory(case.settings) if line.renew_every is not None]
     shortest = min(lines, key=lambda line: line.ttl)
@@ -197,7 +199,7 @@ def _slow(case: Case) -> Said | None:
         f"A PING took {span(found.slowest)}: leases of {shortest.family} last {span(shortest.ttl)} and stop when a "
         f"renewal is {span(SLOW_SHARE * shortest.ttl)} late."
     )
-    return Said(sentence, ("store",), (NextStep("holdfast runbook store-outage", "details about the store"),))
+    return Conclusion(sentence, ("store",), (NextStep("holdfast runbook store-outage", "details about the store"),))
 
 
 RUNBOOK: Final = Runbook(
@@ -210,15 +212,25 @@ RUNBOOK: Final = Runbook(
         metrics_step(
             "rates",
             "how often leases are lost or refused, by family, and whether renewals are slow",
-            Query("not owned", "holdfast_lock_not_owned_total", by=("family",)),
-            Query("lost", "holdfast_lock_lost_total", by=("family", "reason")),
-            Query("granted", "holdfast_lock_granted_total", by=("family",)),
-            Query("unconfirmed renewals", "holdfast_lock_unconfirmed_total", by=("family",)),
-            Query(
-                "slowest renewals", "holdfast_lock_renew_tail_seconds", How.NOW, ("instance",), worst=True, unit=" s"
+            MetricQuery("not owned", "holdfast_lock_not_owned_total", by=("family",)),
+            MetricQuery("lost", "holdfast_lock_lost_total", by=("family", "reason")),
+            MetricQuery("granted", "holdfast_lock_granted_total", by=("family",)),
+            MetricQuery("unconfirmed renewals", "holdfast_lock_unconfirmed_total", by=("family",)),
+            MetricQuery(
+                "slowest renewals",
+                "holdfast_lock_renew_tail_seconds",
+                Aggregation.NOW,
+                ("instance",),
+                worst=True,
+                unit=" s",
             ),
-            Query(
-                "keeper behind", "holdfast_keeper_heartbeat_age_seconds", How.NOW, ("instance",), worst=True, unit=" s"
+            MetricQuery(
+                "keeper behind",
+                "holdfast_keeper_heartbeat_age_seconds",
+                Aggregation.NOW,
+                ("instance",),
+                worst=True,
+                unit=" s",
             ),
         ),
         ledger_step("losses", "each recent loss, and its cause from its autopsy"),
@@ -227,25 +239,32 @@ RUNBOOK: Final = Runbook(
         STORE_STEP,
     ),
     rules=(
-        Rule("store down", Severity.ACT, "the lease store answers no PING", _store_down),
+        FindingRule("store down", FindingSeverity.ACT, "the lease store answers no PING", _store_down),
         _burst(Cause.PAUSE, _after_pause),
         _burst(Cause.NETWORK, _after_network),
         _burst(Cause.OUTLIVED, _after_outliving),
         _burst(Cause.TAKEN, _after_taking),
         _burst(Cause.CLOCK, _after_pause),
-        Rule(
+        FindingRule(
             "ratio",
-            Severity.ACT,
+            FindingSeverity.ACT,
             f"no ledger was given, and losses and refusals are at least {RATIO:.0%} of the grants",
             _ratio,
         ),
-        Rule("keeper behind", Severity.ACT, f"a renewer is {KEEPER_BEHIND_S:g} s late or more", _keeper),
-        Rule("slow store", Severity.ACT, f"a PING takes {SLOW_SHARE:.0%} of the shortest renewed TTL or longer", _slow),
-        Rule("forced", Severity.WATCH, "every loss is of a lock that an operator broke", _forced),
-        Rule("few", Severity.WATCH, f"fewer than {BURST} losses, or less than {RATIO:.0%} of the grants", _few),
-        Rule(
+        FindingRule("keeper behind", FindingSeverity.ACT, f"a renewer is {KEEPER_BEHIND_S:g} s late or more", _keeper),
+        FindingRule(
+            "slow store",
+            FindingSeverity.ACT,
+            f"a PING takes {SLOW_SHARE:.0%} of the shortest renewed TTL or longer",
+            _slow,
+        ),
+        FindingRule("forced", FindingSeverity.WATCH, "every loss is of a lock that an operator broke", _forced),
+        FindingRule(
+            "few", FindingSeverity.WATCH, f"fewer than {BURST} losses, or less than {RATIO:.0%} of the grants", _few
+        ),
+        FindingRule(
             "renewals behind",
-            Severity.WATCH,
+            FindingSeverity.WATCH,
             f"a lease that is renewed has less than {LATE_SHARE:.0%} of its TTL left",
             _behind,
         ),

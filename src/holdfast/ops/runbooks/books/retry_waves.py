@@ -7,9 +7,9 @@ from typing import Final
 from holdfast.ops.runbooks.collectors.locks import metrics_step
 from holdfast.ops.runbooks.collectors.plane import PENDING_STEP, RETRY_STEP
 from holdfast.ops.runbooks.evidence.locks import span
-from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact
 from holdfast.ops.runbooks.evidence.plane import PendingFact, RetryFact
-from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity
+from holdfast.ops.runbooks.model import Case, Conclusion, FindingRule, FindingSeverity, NextStep, Runbook
 from holdfast.runtime.statistics import BUCKETS
 
 FANO: Final = 4.0
@@ -33,7 +33,7 @@ def _jitter(retry: RetryFact) -> NextStep:
     )
 
 
-def _waves(case: Case) -> Said | None:
+def _waves(case: Case) -> Conclusion | None:
     found, retry = case.fact("rates", MetricsFact), case.fact("retrying", RetryFact)
     if found is None:
         return None
@@ -48,10 +48,10 @@ def _waves(case: Case) -> Said | None:
         f"{fano:.3g} times the mean (1 would be random), with {busy:.3g} busy attempts per second{how}."
     )
     steps = (_TRY, *((_jitter(retry),) if retry is not None and not retry.jitter else ()))
-    return Said(sentence, ("rates", "retrying"), steps)
+    return Conclusion(sentence, ("rates", "retrying"), steps)
 
 
-def _collision(case: Case) -> Said | None:
+def _collision(case: Case) -> Conclusion | None:
     found, retry = case.fact("rates", MetricsFact), case.fact("retrying", RetryFact)
     if found is None or retry is None:
         return None
@@ -70,12 +70,12 @@ def _collision(case: Case) -> Said | None:
     step = NextStep(
         f"HOLDFAST_SCHEDULER_BUSY_DELAY={2 * long[family]:.3g} holdfast up --check", "a delay above the median hold"
     )
-    return Said(
+    return Conclusion(
         sentence, ("rates", "retrying"), (step, NextStep(f"holdfast tune --family {family}", "why holds are long"))
     )
 
 
-def _budget(case: Case) -> Said | None:
+def _budget(case: Case) -> Conclusion | None:
     retry = case.fact("retrying", RetryFact)
     if retry is None:
         return None
@@ -87,17 +87,17 @@ def _budget(case: Case) -> Said | None:
         f"Delays vary by {span(2 * retry.jitter)}, and {family} allows {span(tight[family])} (a third of its TTL): a "
         f"retry may miss a whole free period."
     )
-    return Said(sentence, ("retrying",), (NextStep("holdfast up --check", "the range that the settings allow"),))
+    return Conclusion(sentence, ("retrying",), (NextStep("holdfast up --check", "the range that the settings allow"),))
 
 
-def _early(case: Case) -> Said | None:
+def _early(case: Case) -> Conclusion | None:
     retry = case.fact("retrying", RetryFact)
     if retry is None or not retry.carried.startswith("WRONG"):
         return None
-    return Said(f"The bus does not keep delays: {retry.carried}.", ("retrying",))
+    return Conclusion(f"The bus does not keep delays: {retry.carried}.", ("retrying",))
 
 
-def _growing(case: Case) -> Said | None:
+def _growing(case: Case) -> Conclusion | None:
     found, pending = case.fact("rates", MetricsFact), case.fact("pending", PendingFact)
     if pending is None or pending.growth < GROWTH:
         return None
@@ -105,10 +105,10 @@ def _growing(case: Case) -> Said | None:
     with_it = f" while {busy:.3g} attempts per second find their lock busy" if busy else ""
     sentence = f"Messages pile up: {pending.growth:+d} in {span(pending.spacing_s)}{with_it}."
     step = NextStep("holdfast runbook lock-debt", "whether they wait for a lock, a worker or a limit")
-    return Said(sentence, ("pending", "rates"), (step,))
+    return Conclusion(sentence, ("pending", "rates"), (step,))
 
 
-def _busy(case: Case) -> Said | None:
+def _busy(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (found.total("busy") or 0.0) < BUSY_RATE or _waves(case) is not None:
         return None
@@ -117,7 +117,7 @@ def _busy(case: Case) -> Said | None:
         f"{found.total('busy') or 0.0:.3g} attempts per second find their lock busy, and they are spread evenly (Fano "
         f"factor {fano:.3g}): jitter would change nothing, fewer contenders or shorter holds would."
     )
-    return Said(
+    return Conclusion(
         sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "which locks are held for how long"), _TRY)
     )
 
@@ -131,35 +131,43 @@ RUNBOOK: Final = Runbook(
         metrics_step(
             "rates",
             "how bunched busy retries are, how often locks are busy, and how long callers wait for them and hold them",
-            Query("fano", "holdfast_lock_busy_fano", How.NOW, ("bucket",), worst=True),
-            Query("peak", "holdfast_lock_busy_peak_to_mean", How.NOW, ("bucket",), worst=True),
-            Query("busy", "holdfast_lock_busy_total", by=("family",)),
-            Query("run lock busy", "holdfast_run_lock_busy_total"),
-            Query("wait", "holdfast_lock_wait_seconds", How.P95, ("family",), unit=" s"),
-            Query("hold", "holdfast_lock_hold_seconds", How.P50, ("family",), unit=" s"),
+            MetricQuery("fano", "holdfast_lock_busy_fano", Aggregation.NOW, ("bucket",), worst=True),
+            MetricQuery("peak", "holdfast_lock_busy_peak_to_mean", Aggregation.NOW, ("bucket",), worst=True),
+            MetricQuery("busy", "holdfast_lock_busy_total", by=("family",)),
+            MetricQuery("run lock busy", "holdfast_run_lock_busy_total"),
+            MetricQuery("wait", "holdfast_lock_wait_seconds", Aggregation.P95, ("family",), unit=" s"),
+            MetricQuery("hold", "holdfast_lock_hold_seconds", Aggregation.P50, ("family",), unit=" s"),
         ),
         PENDING_STEP,
         RETRY_STEP,
     ),
     rules=(
-        Rule(
+        FindingRule(
             "waves",
-            Severity.ACT,
+            FindingSeverity.ACT,
             f"in buckets of {_BUCKET} the Fano factor is {FANO:g} or more and the worst bucket {PEAK:g} times the mean "
             f"or more, with {BUSY_RATE:g} busy attempts per second or more",
             _waves,
         ),
-        Rule(
+        FindingRule(
             "re-collision",
-            Severity.ACT,
+            FindingSeverity.ACT,
             "the retry delay (less its jitter) is not above the median hold of a family that retries",
             _collision,
         ),
-        Rule("jitter too wide", Severity.ACT, "delays vary by more than a third of a TTL", _budget),
-        Rule("delay not kept", Severity.ACT, "a message is redelivered before its delay is over", _early),
-        Rule("messages pile up", Severity.WATCH, f"{GROWTH} more messages are queued at the second reading", _growing),
-        Rule(
-            "busy, evenly", Severity.WATCH, f"{BUSY_RATE:g} busy attempts per second or more, and not in waves", _busy
+        FindingRule("jitter too wide", FindingSeverity.ACT, "delays vary by more than a third of a TTL", _budget),
+        FindingRule("delay not kept", FindingSeverity.ACT, "a message is redelivered before its delay is over", _early),
+        FindingRule(
+            "messages pile up",
+            FindingSeverity.WATCH,
+            f"{GROWTH} more messages are queued at the second reading",
+            _growing,
+        ),
+        FindingRule(
+            "busy, evenly",
+            FindingSeverity.WATCH,
+            f"{BUSY_RATE:g} busy attempts per second or more, and not in waves",
+            _busy,
         ),
     ),
     fine="Retries do not come in waves, and the delay is longer than the holds.",

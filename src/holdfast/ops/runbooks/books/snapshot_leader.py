@@ -7,9 +7,9 @@ from typing import Final
 from holdfast.ops.runbooks.collectors.locks import lock_step, metrics_step
 from holdfast.ops.runbooks.collectors.plane import SNAPSHOT_STEP
 from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact, span
-from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact
 from holdfast.ops.runbooks.evidence.plane import SnapshotFact
-from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.ops.runbooks.model import Case, Conclusion, FindingRule, FindingSeverity, NextStep, Runbook, typed
 from holdfast.plane.locks.registry import SNAPSHOT_WRITER
 
 FRESH: Final = 2.0
@@ -29,15 +29,15 @@ def _bounds(case: Case) -> tuple[float, float]:
     return FRESH * interval, SNAPSHOT_WRITER.ttl_for(interval) + FRESH * interval
 
 
-def _never(case: Case) -> Said | None:
+def _never(case: Case) -> Conclusion | None:
     found = case.fact("snapshot", SnapshotFact)
     if found is None or found.age is not None:
         return None
     sentence = "No snapshot was ever written here: no process has run the snapshot loop on this database."
-    return Said(sentence, ("snapshot",), (_START,))
+    return Conclusion(sentence, ("snapshot",), (_START,))
 
 
-def _no_leader(case: Case) -> Said | None:
+def _no_leader(case: Case) -> Conclusion | None:
     found, lock, (_, crashed) = case.fact("snapshot", SnapshotFact), _lock(case), _bounds(case)
     if found is None or found.age is None or lock is None or lock.held or found.age <= crashed:
         return None
@@ -45,10 +45,10 @@ def _no_leader(case: Case) -> Said | None:
         f"No process leads: {lock.key} is free and the snapshot is {span(found.age)} old, more than a takeover takes "
         f"({span(crashed)}). {found.writer} wrote the last one."
     )
-    return Said(sentence, ("lock", "snapshot"), (_START,))
+    return Conclusion(sentence, ("lock", "snapshot"), (_START,))
 
 
-def _dead_leader(case: Case) -> Said | None:
+def _dead_leader(case: Case) -> Conclusion | None:
     found, lock, (well, crashed) = case.fact("snapshot", SnapshotFact), _lock(case), _bounds(case)
     if found is None or found.age is None or lock is None or not well < found.age <= crashed:
         return None
@@ -60,10 +60,10 @@ def _dead_leader(case: Case) -> Said | None:
     else:
         sentence = f"The key is free and the snapshot is {span(found.age)} old: a takeover is under way."
     again = NextStep("holdfast runbook snapshot-leader", f"run it again in {span(max(1.0, crashed - found.age))}")
-    return Said(sentence, ("lock", "snapshot"), (again,), "likely")
+    return Conclusion(sentence, ("lock", "snapshot"), (again,), "likely")
 
 
-def _silent_leader(case: Case) -> Said | None:
+def _silent_leader(case: Case) -> Conclusion | None:
     found, lock, (_, crashed) = case.fact("snapshot", SnapshotFact), _lock(case), _bounds(case)
     if found is None or found.age is None or lock is None or not lock.held or found.age <= crashed:
         return None
@@ -77,10 +77,10 @@ def _silent_leader(case: Case) -> Said | None:
         ),
         NextStep("curl -s http://HOST:PORT/readyz", "of that process: whether it reaches the database"),
     )
-    return Said(sentence, ("lock", "snapshot"), steps)
+    return Conclusion(sentence, ("lock", "snapshot"), steps)
 
 
-def _other_writer(case: Case) -> Said | None:
+def _other_writer(case: Case) -> Conclusion | None:
     found, lock = case.fact("snapshot", SnapshotFact), _lock(case)
     if found is None or lock is None or lock.fence is None or found.fence is None or lock.fence >= found.fence:
         return None
@@ -91,28 +91,30 @@ def _other_writer(case: Case) -> Said | None:
     step = NextStep(
         typed("holdfast", "release", lock.key, "--reason", "older than the snapshot's fence"), "a fresh fence"
     )
-    return Said(
+    return Conclusion(
         sentence, ("lock", "snapshot"), (step, NextStep("holdfast runbook store-outage", "whether it was restarted"))
     )
 
 
-def _two_leaders(case: Case) -> Said | None:
+def _two_leaders(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (leaders := found.total("leaders") or 0.0) <= 1:
         return None
     sentence = f"{leaders:g} processes report that they lead. One of them is stale, and the guard refuses its writes."
-    return Said(sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it has not noticed"),), "likely")
+    return Conclusion(
+        sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it has not noticed"),), "likely"
+    )
 
 
-def _flapping(case: Case) -> Said | None:
+def _flapping(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (lost := found.total("lost") or 0.0) <= 0:
         return None
     sentence = f"Leadership is lost {lost:.3g} times per second {found.over}: it moves between processes."
-    return Said(sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it is lost"),))
+    return Conclusion(sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it is lost"),))
 
 
-def _stale_content(case: Case) -> Said | None:
+def _stale_content(case: Case) -> Conclusion | None:
     found, (well, _) = case.fact("snapshot", SnapshotFact), _bounds(case)
     if found is None or found.age is None or found.age > well or found.workers == found.alive:
         return None
@@ -120,7 +122,7 @@ def _stale_content(case: Case) -> Said | None:
         f"The snapshot lists {found.workers} workers and {found.alive} are alive: some have started or stopped since "
         f"it was written, {span(found.age)} ago."
     )
-    return Said(sentence, ("snapshot",), (), "sure; the next snapshot will include them")
+    return Conclusion(sentence, ("snapshot",), (), "sure; the next snapshot will include them")
 
 
 RUNBOOK: Final = Runbook(
@@ -134,32 +136,44 @@ RUNBOOK: Final = Runbook(
         metrics_step(
             "rates",
             "how many processes report that they lead, and how often leadership is lost",
-            Query("leaders", "holdfast_loop_leader", How.NOW, where=(("loop", "snapshot"),)),
-            Query("lost", "holdfast_loop_leaderships_lost_total", where=(("loop", "snapshot"),)),
-            Query("failed ticks", "holdfast_loop_ticks_failed_total", where=(("loop", "snapshot"),)),
-            Query("in vain", "holdfast_loop_skipped_total", by=("reason",), where=(("loop", "snapshot"),)),
+            MetricQuery("leaders", "holdfast_loop_leader", Aggregation.NOW, where=(("loop", "snapshot"),)),
+            MetricQuery("lost", "holdfast_loop_leaderships_lost_total", where=(("loop", "snapshot"),)),
+            MetricQuery("failed ticks", "holdfast_loop_ticks_failed_total", where=(("loop", "snapshot"),)),
+            MetricQuery("in vain", "holdfast_loop_skipped_total", by=("reason",), where=(("loop", "snapshot"),)),
         ),
     ),
     rules=(
-        Rule("never written", Severity.ACT, "there is no snapshot", _never),
-        Rule("no leader", Severity.ACT, "the key is free, and the snapshot older than a takeover takes", _no_leader),
-        Rule(
+        FindingRule("never written", FindingSeverity.ACT, "there is no snapshot", _never),
+        FindingRule(
+            "no leader",
+            FindingSeverity.ACT,
+            "the key is free, and the snapshot older than a takeover takes",
+            _no_leader,
+        ),
+        FindingRule(
             "silent leader",
-            Severity.ACT,
+            FindingSeverity.ACT,
             "the key is held, and the snapshot older than a takeover takes",
             _silent_leader,
         ),
-        Rule("stale leader", Severity.ACT, "the leader's fence is older than the snapshot's", _other_writer),
-        Rule(
+        FindingRule(
+            "stale leader", FindingSeverity.ACT, "the leader's fence is older than the snapshot's", _other_writer
+        ),
+        FindingRule(
             "takeover",
-            Severity.WATCH,
+            FindingSeverity.WATCH,
             f"the snapshot is older than {FRESH:g} intervals, but not yet older than a takeover takes (the TTL and "
             f"{FRESH:g} intervals)",
             _dead_leader,
         ),
-        Rule("two leaders", Severity.WATCH, "more than one process reports that it leads", _two_leaders),
-        Rule("leadership lost", Severity.WATCH, "leadership was lost", _flapping),
-        Rule("workers have changed", Severity.WATCH, "the snapshot is fresh and lists other workers", _stale_content),
+        FindingRule("two leaders", FindingSeverity.WATCH, "more than one process reports that it leads", _two_leaders),
+        FindingRule("leadership lost", FindingSeverity.WATCH, "leadership was lost", _flapping),
+        FindingRule(
+            "workers have changed",
+            FindingSeverity.WATCH,
+            "the snapshot is fresh and lists other workers",
+            _stale_content,
+        ),
     ),
     fine="One leader writes the snapshot, and it is fresh.",
     essential=("lock", "snapshot"),

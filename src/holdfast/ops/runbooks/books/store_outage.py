@@ -9,8 +9,8 @@ from holdfast.core.lease.error_policy import OnError
 from holdfast.ops.runbooks.collectors.locks import POLICY_STEP, STORE_STEP, ledger_step, metrics_step
 from holdfast.ops.runbooks.evidence.ledger import LedgerFact
 from holdfast.ops.runbooks.evidence.locks import PolicyFact, StoreFact, number, span
-from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
-from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity
+from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact
+from holdfast.ops.runbooks.model import Case, Conclusion, FindingRule, FindingSeverity, NextStep, Runbook
 from holdfast.plane.policy.model import PolicySource as Word
 from holdfast.plane.service.policy import NEAR_ZERO
 
@@ -47,7 +47,7 @@ def _close(policy: PolicyFact | None) -> tuple[NextStep, ...]:
     )
 
 
-def _down(case: Case) -> Said | None:
+def _down(case: Case) -> Conclusion | None:
     found, policy = case.fact("store", StoreFact), case.fact("policy", PolicyFact)
     if found is None or not found.down:
         return None
@@ -59,10 +59,10 @@ def _down(case: Case) -> Said | None:
         *_close(policy),
         NextStep("holdfast runbook store-outage", "again when it is back: fallbacks must return to zero"),
     )
-    return Said(sentence, ("store", "policy"), steps)
+    return Conclusion(sentence, ("store", "policy"), steps)
 
 
-def _escalate(case: Case) -> Said | None:
+def _escalate(case: Case) -> Conclusion | None:
     policy = case.fact("policy", PolicyFact)
     if policy is None or not policy.escalate:
         return None
@@ -71,10 +71,10 @@ def _escalate(case: Case) -> Said | None:
         NextStep(f'holdfast policy set {risk} fail_closed --reason "{policy.because}"', "applies to all processes")
         for risk in policy.named(OnError.FAIL_OPEN)
     )
-    return Said(sentence, ("policy",), steps)
+    return Conclusion(sentence, ("policy",), steps)
 
 
-def _cut_off(case: Case) -> Said | None:
+def _cut_off(case: Case) -> Conclusion | None:
     """The store answers here, but another process cannot reach it."""
     found, rates = case.fact("store", StoreFact), case.fact("rates", MetricsFact)
     if found is None or found.down or rates is None:
@@ -89,20 +89,20 @@ def _cut_off(case: Case) -> Said | None:
         f"check its network, its credentials and its address."
     )
     step = NextStep(f"curl -s http://{who}/readyz", "the process's own view of the store")
-    return Said(sentence, ("store", "rates"), (step,) if who else ())
+    return Conclusion(sentence, ("store", "rates"), (step,) if who else ())
 
 
-def _flaky(case: Case) -> Said | None:
+def _flaky(case: Case) -> Conclusion | None:
     found = case.fact("store", StoreFact)
     if found is None or found.down or not found.error:
         return None
     sentence = f"The store answered {found.answered} of {found.asked} PINGs: {found.error}."
-    return Said(
+    return Conclusion(
         sentence, ("store",), (NextStep("holdfast runbook store-outage", "run it again: the fault is intermittent"),)
     )
 
 
-def _replica(case: Case) -> Said | None:
+def _replica(case: Case) -> Conclusion | None:
     found = case.fact("store", StoreFact)
     about = found.about if found is not None else None
     if about is None or (about.get("role") in {None, "master"} and about.get("loading", "0") == "0"):
@@ -113,10 +113,10 @@ def _replica(case: Case) -> Said | None:
         f"may lack the newest ones."
     )
     step = NextStep("redis-cli INFO replication", "which server is the primary; configure the plane to use it")
-    return Said(sentence, ("store",), (step,))
+    return Conclusion(sentence, ("store",), (step,))
 
 
-def _evicting(case: Case) -> Said | None:
+def _evicting(case: Case) -> Conclusion | None:
     found = case.fact("store", StoreFact)
     about = found.about if found is not None else None
     if about is None or about.get("maxmemory_policy", "noeviction") == "noeviction":
@@ -126,10 +126,10 @@ def _evicting(case: Case) -> Said | None:
         f"{about.get('evicted_keys', '?')} so far): a lock can vanish while it is held."
     )
     step = NextStep("redis-cli CONFIG SET maxmemory-policy noeviction", "locks must not be evicted")
-    return Said(sentence, ("store",), (step,))
+    return Conclusion(sentence, ("store",), (step,))
 
 
-def _recovered(case: Case) -> Said | None:
+def _recovered(case: Case) -> Conclusion | None:
     found, policy = case.fact("store", StoreFact), case.fact("policy", PolicyFact)
     rates, ledger = case.fact("rates", MetricsFact), case.fact("ledger", LedgerFact)
     fell = 0 if policy is None else sum(each.fallbacks for each in policy.classes)
@@ -149,14 +149,14 @@ def _recovered(case: Case) -> Said | None:
     )
     because = ("store", "policy", "rates", "ledger")
     step = NextStep("holdfast check LEDGER --since 1h", "whether any work ran twice meanwhile")
-    return Said(sentence, because, (step,), sure)
+    return Conclusion(sentence, because, (step,), sure)
 
 
 def _window(ledger: LedgerFact | None) -> float:
     return 0.0 if ledger is None else ledger.window_s
 
 
-def _left_closed(case: Case) -> Said | None:
+def _left_closed(case: Case) -> Conclusion | None:
     found, policy = case.fact("store", StoreFact), case.fact("policy", PolicyFact)
     if found is None or found.down or policy is None:
         return None
@@ -170,10 +170,10 @@ def _left_closed(case: Case) -> Said | None:
         )
         for risk in left
     )
-    return Said(sentence, ("store", "policy"), steps)
+    return Conclusion(sentence, ("store", "policy"), steps)
 
 
-def _behind(case: Case) -> Said | None:
+def _behind(case: Case) -> Conclusion | None:
     rates = case.fact("rates", MetricsFact)
     revisions = {} if rates is None else rates.numbers.get("policy revision", {})
     if len(set(revisions.values())) < 2:
@@ -182,7 +182,9 @@ def _behind(case: Case) -> Said | None:
     sentence = (
         f"{late} follows an older policy than others: it cannot reach the database, so a switch does not reach it."
     )
-    return Said(sentence, ("rates",), (NextStep(f"curl -s http://{late}/readyz", "whether it reaches the database"),))
+    return Conclusion(
+        sentence, ("rates",), (NextStep(f"curl -s http://{late}/readyz", "whether it reaches the database"),)
+    )
 
 
 RUNBOOK: Final = Runbook(
@@ -197,39 +199,45 @@ RUNBOOK: Final = Runbook(
         metrics_step(
             "rates",
             "fallbacks by process, whether a process considers the store down, and duplicates",
-            Query("fallbacks", "holdfast_lock_fallback_total", by=("instance",)),
-            Query("run lock fallbacks", "holdfast_workflow_lock_fallback_total", by=("instance",)),
-            Query("fail-open of scheduler input", "holdfast_scheduler_input_fail_open_total", by=("instance",)),
-            Query("denied", "holdfast_lock_denied_total", by=("risk",)),
-            Query("breaker", "holdfast_store_breaker_open", How.NOW, ("instance",), worst=True),
-            Query("degraded leases", "holdfast_locks_degraded", How.NOW, ("family",)),
-            Query("duplicates", "holdfast_duplicates_total", by=("kind",)),
-            Query("policy revision", "holdfast_policy_revision", How.NOW, ("instance",), worst=True),
+            MetricQuery("fallbacks", "holdfast_lock_fallback_total", by=("instance",)),
+            MetricQuery("run lock fallbacks", "holdfast_workflow_lock_fallback_total", by=("instance",)),
+            MetricQuery("fail-open of scheduler input", "holdfast_scheduler_input_fail_open_total", by=("instance",)),
+            MetricQuery("denied", "holdfast_lock_denied_total", by=("risk",)),
+            MetricQuery("breaker", "holdfast_store_breaker_open", Aggregation.NOW, ("instance",), worst=True),
+            MetricQuery("degraded leases", "holdfast_locks_degraded", Aggregation.NOW, ("family",)),
+            MetricQuery("duplicates", "holdfast_duplicates_total", by=("kind",)),
+            MetricQuery("policy revision", "holdfast_policy_revision", Aggregation.NOW, ("instance",), worst=True),
         ),
         ledger_step("ledger", "which locks fell back, were promoted or denied", hint=f"grep '{LOG_TEXT}' LOG"),
     ),
     rules=(
-        Rule("down", Severity.ACT, "the lease store answers no PING", _down),
-        Rule(
+        FindingRule("down", FindingSeverity.ACT, "the lease store answers no PING", _down),
+        FindingRule(
             "escalate",
-            Severity.ACT,
+            FindingSeverity.ACT,
             "locks fall back more often than `escalation.rate` (0.1 per second) over `escalation.window` (5 min), and "
             "duplicates are more frequent than in the window before",
             _escalate,
         ),
-        Rule(
+        FindingRule(
             "cut off",
-            Severity.ACT,
+            FindingSeverity.ACT,
             f"the store answers here, but a process considers it down or falls back more than {NEAR_ZERO:g} times per "
             "second",
             _cut_off,
         ),
-        Rule("flaky", Severity.ACT, "the store answers some PINGs and not others", _flaky),
-        Rule("replica", Severity.ACT, "the server is not a primary, or still loads its data", _replica),
-        Rule("evicting", Severity.ACT, "the server may evict keys", _evicting),
-        Rule("policy behind", Severity.ACT, "processes follow different revisions of the policy", _behind),
-        Rule("recovered", Severity.WATCH, "the store answers, and locks fell back in the window", _recovered),
-        Rule("left closed", Severity.WATCH, "the escalation closed a class and the store answers", _left_closed),
+        FindingRule("flaky", FindingSeverity.ACT, "the store answers some PINGs and not others", _flaky),
+        FindingRule("replica", FindingSeverity.ACT, "the server is not a primary, or still loads its data", _replica),
+        FindingRule("evicting", FindingSeverity.ACT, "the server may evict keys", _evicting),
+        FindingRule(
+            "policy behind", FindingSeverity.ACT, "processes follow different revisions of the policy", _behind
+        ),
+        FindingRule(
+            "recovered", FindingSeverity.WATCH, "the store answers, and locks fell back in the window", _recovered
+        ),
+        FindingRule(
+            "left closed", FindingSeverity.WATCH, "the escalation closed a class and the store answers", _left_closed
+        ),
     ),
     fine="The lease store answers, and no lock falls back.",
     essential=("store", "policy"),

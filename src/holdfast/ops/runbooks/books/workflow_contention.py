@@ -15,9 +15,18 @@ from holdfast.ops.runbooks.collectors.searches import (
 )
 from holdfast.ops.runbooks.evidence.ledger import LedgerFact
 from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact, number, span
-from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact
 from holdfast.ops.runbooks.evidence.plane import PendingFact, RunFact
-from holdfast.ops.runbooks.model import Argument, Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.ops.runbooks.model import (
+    Argument,
+    Case,
+    Conclusion,
+    FindingRule,
+    FindingSeverity,
+    NextStep,
+    Runbook,
+    typed,
+)
 from holdfast.plane.locks.registry import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, WORKFLOW_RUN
 from holdfast.plane.settings.consistency import takeovers
 
@@ -42,7 +51,7 @@ def _break(lock: LockFact, why: str) -> NextStep:
     )
 
 
-def _held_long(case: Case) -> Said | None:
+def _held_long(case: Case) -> Conclusion | None:
     lock = _lock(case)
     if lock is None or not lock.held or lock.age is None or lock.ttl is None or lock.age < lock.ttl:
         return None
@@ -55,10 +64,10 @@ def _held_long(case: Case) -> Said | None:
         NextStep(typed("holdfast", "inspect", lock.key), "whether it is still the same holder and fence"),
         _break(lock, "stuck in a transition"),
     )
-    return Said(sentence, ("lock",), steps)
+    return Conclusion(sentence, ("lock",), steps)
 
 
-def _crowded(case: Case) -> Said | None:
+def _crowded(case: Case) -> Conclusion | None:
     lock = _lock(case)
     if lock is None or not lock.held or lock.waiters < WAITERS:
         return None
@@ -68,10 +77,10 @@ def _crowded(case: Case) -> Said | None:
         f"lock."
     )
     step = NextStep("holdfast runbook retry-waves", "whether retries come in waves")
-    return Said(sentence, ("lock",), (step,), "sure for this moment; run it again")
+    return Conclusion(sentence, ("lock",), (step,), "sure for this moment; run it again")
 
 
-def _stale_holder(case: Case) -> Said | None:
+def _stale_holder(case: Case) -> Conclusion | None:
     run, lock = case.fact("run", RunFact), _lock(case)
     if run is None or lock is None or lock.fence is None or run.fence is None or lock.fence >= run.fence:
         return None
@@ -79,20 +88,22 @@ def _stale_holder(case: Case) -> Said | None:
         f"{lock.owner} holds the lock of run {run.id} with fence {lock.fence}, and the run was written under fence "
         f"{run.fence}: the store has lost a newer grant. Storage refuses the writes of this holder."
     )
-    return Said(sentence, ("lock", "run"), (_break(lock, "older than the run's fence"),))
+    return Conclusion(sentence, ("lock", "run"), (_break(lock, "older than the run's fence"),))
 
 
-def _no_leader(case: Case) -> Said | None:
+def _no_leader(case: Case) -> Conclusion | None:
     found = case.fact("loops", LocksFact)
     free = [each.key for each in found.locks if not each.held] if found is not None else []
     if not free:
         return None
     sentence = f"No process holds {' and '.join(free)}: runs with a missed message or a due timer are not woken."
     step = NextStep("holdfast up --only runs,delays", "on any host that reaches the same stores")
-    return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; run it again")
+    return Conclusion(
+        sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; run it again"
+    )
 
 
-def _overdue(case: Case) -> Said | None:
+def _overdue(case: Case) -> Conclusion | None:
     run, bound = case.fact("run", RunFact), _loop_bound(case)
     if run is None or run.over or run.overdue is None or run.overdue <= bound:
         return None
@@ -104,10 +115,10 @@ def _overdue(case: Case) -> Said | None:
         NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, if none is alive"),
         NextStep(typed("holdfast", "runs", "timeline", run.id), "its last event"),
     )
-    return Said(sentence, ("run", "loops"), steps)
+    return Conclusion(sentence, ("run", "loops"), steps)
 
 
-def _at_rest(case: Case) -> Said | None:
+def _at_rest(case: Case) -> Conclusion | None:
     run, bound = case.fact("run", RunFact), run_bound(case.settings)
     if run is None or not run.at_rest or run.overdue or run.idle <= bound:
         return None
@@ -119,10 +130,10 @@ def _at_rest(case: Case) -> Said | None:
         NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, if none is alive"),
         NextStep(typed("holdfast", "runs", "timeline", run.id), "its last event"),
     )
-    return Said(sentence, ("run",), steps)
+    return Conclusion(sentence, ("run",), steps)
 
 
-def _repeated(case: Case) -> Said | None:
+def _repeated(case: Case) -> Conclusion | None:
     run = case.fact("run", RunFact)
     if run is None or not run.repeated:
         return None
@@ -131,10 +142,10 @@ def _repeated(case: Case) -> Said | None:
         NextStep(typed("holdfast", "runs", "timeline", run.id), "by whom, and with which fences"),
         NextStep("holdfast runbook store-outage", "whether locks fell back"),
     )
-    return Said(sentence, ("run",), steps)
+    return Conclusion(sentence, ("run",), steps)
 
 
-def _unfenced(case: Case) -> Said | None:
+def _unfenced(case: Case) -> Conclusion | None:
     run = case.fact("run", RunFact)
     if run is None or not run.unfenced:
         return None
@@ -142,10 +153,10 @@ def _unfenced(case: Case) -> Said | None:
         f"{number(run.unfenced, 'event', 'events')} in the timeline of {run.id} were written without the lease store: "
         f"class {run.risk} failed open meanwhile."
     )
-    return Said(sentence, ("run",), (NextStep("holdfast policy history", "who allowed it, and since when"),))
+    return Conclusion(sentence, ("run",), (NextStep("holdfast policy history", "who allowed it, and since when"),))
 
 
-def _busy(case: Case) -> Said | None:
+def _busy(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None:
         return None
@@ -158,17 +169,19 @@ def _busy(case: Case) -> Said | None:
         f"Run locks are contended everywhere: p99 wait {span(wait)}, {busy:.3g} busy attempts per second{growing}."
     )
     step = NextStep("holdfast tune --family workflow.run", "the TTL that the holds require")
-    return Said(sentence, ("rates", "pending"), (step, NextStep("holdfast runbook retry-waves", "whether in waves")))
+    return Conclusion(
+        sentence, ("rates", "pending"), (step, NextStep("holdfast runbook retry-waves", "whether in waves"))
+    )
 
 
-def _lost(case: Case) -> Said | None:
+def _lost(case: Case) -> Conclusion | None:
     ledger = case.fact("ledger", LedgerFact)
     if ledger is None or not ledger.losses:
         return None
     newest = ledger.losses[0]
     times = number(len(ledger.losses), "time", "times")
     sentence = f"The lock of run {case.arguments['RUN']} was lost {times}, last: {newest.why}."
-    return Said(
+    return Conclusion(
         sentence,
         ("ledger",),
         (NextStep("holdfast runbook not-owned --ledger LEDGER", "whether other leases are lost too"),),
@@ -199,43 +212,50 @@ RUNBOOK: Final = Runbook(
         metrics_step(
             "rates",
             "waits for run locks, how long they are held, and how often they are busy",
-            Query("wait", "holdfast_run_lock_wait", How.P99, ("part",), unit=" s"),
-            Query("hold", "holdfast_run_lock_hold", How.P50, ("part",), unit=" s"),
-            Query("busy", "holdfast_run_lock_busy_total", by=("part",)),
-            Query("store errors", "holdfast_run_lock_backend_errors_total", by=("part",)),
-            Query("abandoned", "holdfast_run_lock_abandoned_total", by=("part",)),
+            MetricQuery("wait", "holdfast_run_lock_wait", Aggregation.P99, ("part",), unit=" s"),
+            MetricQuery("hold", "holdfast_run_lock_hold", Aggregation.P50, ("part",), unit=" s"),
+            MetricQuery("busy", "holdfast_run_lock_busy_total", by=("part",)),
+            MetricQuery("store errors", "holdfast_run_lock_backend_errors_total", by=("part",)),
+            MetricQuery("abandoned", "holdfast_run_lock_abandoned_total", by=("part",)),
         ),
     ),
     rules=(
-        Rule(
-            "stuck holder", Severity.ACT, "the lock has been held for longer than its TTL, so it is renewed", _held_long
+        FindingRule(
+            "stuck holder",
+            FindingSeverity.ACT,
+            "the lock has been held for longer than its TTL, so it is renewed",
+            _held_long,
         ),
-        Rule("stale holder", Severity.ACT, "the holder's fence is older than the fence on the run", _stale_holder),
-        Rule(
+        FindingRule(
+            "stale holder", FindingSeverity.ACT, "the holder's fence is older than the fence on the run", _stale_holder
+        ),
+        FindingRule(
             "no leader",
-            Severity.ACT,
+            FindingSeverity.ACT,
             "no process holds the lock of the run reconciler or of the delay poller",
             _no_leader,
         ),
-        Rule(
+        FindingRule(
             "overdue",
-            Severity.ACT,
+            FindingSeverity.ACT,
             "it was due longer ago than the loops may take after a crash (their TTL and one interval)",
             _overdue,
         ),
-        Rule(
+        FindingRule(
             "at rest",
-            Severity.ACT,
+            FindingSeverity.ACT,
             "none of its steps runs or waits, and it has not advanced for longer than a takeover may take",
             _at_rest,
         ),
-        Rule("repeated steps", Severity.ACT, "a step completed twice in one attempt", _repeated),
-        Rule("crowded", Severity.WATCH, f"{WAITERS} or more callers wait for it now", _crowded),
-        Rule("written without the store", Severity.WATCH, "events of its timeline have no fence", _unfenced),
-        Rule("lost", Severity.WATCH, "the ledger has losses of its lock", _lost),
-        Rule(
+        FindingRule("repeated steps", FindingSeverity.ACT, "a step completed twice in one attempt", _repeated),
+        FindingRule("crowded", FindingSeverity.WATCH, f"{WAITERS} or more callers wait for it now", _crowded),
+        FindingRule(
+            "written without the store", FindingSeverity.WATCH, "events of its timeline have no fence", _unfenced
+        ),
+        FindingRule("lost", FindingSeverity.WATCH, "the ledger has losses of its lock", _lost),
+        FindingRule(
             "contention",
-            Severity.WATCH,
+            FindingSeverity.WATCH,
             f"the p99 wait for run locks is {WAIT_S:g} s or more, or {BUSY_RATE:g} attempts per second are busy",
             _busy,
         ),

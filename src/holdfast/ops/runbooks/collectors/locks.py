@@ -1,6 +1,6 @@
 """Collects facts from the lease store, the policy, metrics and the audit ledger. Read-only.
 
-Every function takes a `Scene` and returns a fact, or raises; the runner turns both into evidence.
+Every function takes a `RunbookContext` and returns a fact, or raises; the runner turns both into evidence.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.ops.runbooks.evidence.locks import (
     PolicyFact,
     StoreFact,
 )
-from holdfast.ops.runbooks.evidence.metrics import Query, queried, scraped
-from holdfast.ops.runbooks.model import Fact, NotGiven, Source, Step
-from holdfast.ops.runbooks.sources import Scene
+from holdfast.ops.runbooks.evidence.metrics import MetricQuery, queried, scraped
+from holdfast.ops.runbooks.model import EvidenceSource, Fact, NotGiven, RunbookStep
+from holdfast.ops.runbooks.sources import RunbookContext
 from holdfast.plane.locks.registry import FAMILIES, LockFamily, Release
 from holdfast.plane.policy.escalation_rules import EscalationEvidence, judge
 from holdfast.plane.service.policy import PolicyService
@@ -42,13 +42,13 @@ _ABOUT: Final = (
 )
 
 
-def lock_step(name: str, looks_at: str, *families: LockFamily, argument: str = "") -> Step:
+def lock_step(name: str, looks_at: str, *families: LockFamily, argument: str = "") -> RunbookStep:
     """A step that inspects locks by name; `argument` fills the placeholder in their keys."""
     ids = {place: argument for family in families for place in family.places}
     by_hand = tuple(f"holdfast inspect {shown_key(family)}" for family in families)
     by_hand += tuple(f"redis-cli PTTL {shown_key(family)}" for family in families)
 
-    async def gather(scene: Scene) -> LocksFact:
+    async def gather(scene: RunbookContext) -> LocksFact:
         wanted = [family_in_effect(scene.settings, family) for family in families]
         keys = {
             family.key(**{place: scene.arguments[ids[place]] for place in family.places}): family for family in wanted
@@ -57,7 +57,7 @@ def lock_step(name: str, looks_at: str, *families: LockFamily, argument: str = "
         looks = [(await locks.inspect(key), scene.ttl(family.name)) for key, family in keys.items()]
         return LocksFact(tuple(LockFact.of(look, now_ns, ttl) for look, ttl in looks))
 
-    return Step(name, looks_at, by_hand, Source.LEASES, gather, about=argument)
+    return RunbookStep(name, looks_at, by_hand, EvidenceSource.LEASES, gather, about=argument)
 
 
 def shown_key(family: LockFamily) -> str:
@@ -65,7 +65,7 @@ def shown_key(family: LockFamily) -> str:
     return family.pattern.replace("{", "<").replace("}", ">")
 
 
-async def held(scene: Scene) -> HeldFact:
+async def held(scene: RunbookContext) -> HeldFact:
     """All held locks, by family."""
     found = await scene.locks().list("", LOOKED_AT)
     now_ns = scene.clock.now().wall
@@ -91,14 +91,14 @@ def is_late(family: str, lock: LockFact) -> bool:
     return lock.remaining < lock.ttl * LATE_SHARE
 
 
-async def forced(scene: Scene) -> ForcedFact:
+async def forced(scene: RunbookContext) -> ForcedFact:
     """Locks that operators broke recently."""
     since = scene.clock.now().wall / 1e9 - scene.given.window
     records = await scene.locks().audit(1000)
     return ForcedFact(tuple(each for each in records if each.at.timestamp() >= since), scene.given.window)
 
 
-async def store(scene: Scene) -> StoreFact:
+async def store(scene: RunbookContext) -> StoreFact:
     """Whether the store answers. No answer is a finding here, not a failure of the step."""
     locks = scene.locks()
     engine = locks.capabilities.engine
@@ -118,7 +118,7 @@ async def store(scene: Scene) -> StoreFact:
     return StoreFact(engine, answered + bool(error), answered, slowest, error, about)
 
 
-async def _about_redis(scene: Scene) -> Mapping[str, str] | None:
+async def _about_redis(scene: RunbookContext) -> Mapping[str, str] | None:
     """What the server reports about replication and eviction; None if this user may not ask."""
     from holdfast.stores.redis.asyncio_driver import Mux
     from holdfast.stores.redis.protocol import ReplyError, pack
@@ -139,7 +139,7 @@ async def _about_redis(scene: Scene) -> Mapping[str, str] | None:
     return {name: values[name] for name in _ABOUT if name in values}
 
 
-async def policy(scene: Scene) -> PolicyFact:
+async def policy(scene: RunbookContext) -> PolicyFact:
     """The modes of the risk classes, and the counters of all processes."""
     rule = scene.settings.escalation.rule
     database = await scene.database()
@@ -169,10 +169,10 @@ async def policy(scene: Scene) -> PolicyFact:
     )
 
 
-def metrics_step(name: str, looks_at: str, *queries: Query) -> Step:
+def metrics_step(name: str, looks_at: str, *queries: MetricQuery) -> RunbookStep:
     """A step that queries metrics."""
 
-    async def gather(scene: Scene) -> Fact:
+    async def gather(scene: RunbookContext) -> Fact:
         asked = tuple(query.under(scene.settings.names.metrics) for query in queries)
         if scene.given.prometheus is not None:
             return await queried(scene.given.prometheus, asked, limit_ns=scene.request_ns)
@@ -183,23 +183,25 @@ def metrics_step(name: str, looks_at: str, *queries: Query) -> Step:
         )
 
     by_hand = tuple(query.promql for query in queries)
-    return Step(name, looks_at, by_hand, Source.METRICS, gather, lambda scene: scene.given.spacing, queries)
+    return RunbookStep(
+        name, looks_at, by_hand, EvidenceSource.METRICS, gather, lambda scene: scene.given.spacing, queries
+    )
 
 
-def ledger_step(name: str, looks_at: str, hint: str = "") -> Step:
+def ledger_step(name: str, looks_at: str, hint: str = "") -> RunbookStep:
     """A step that reads the recent records of the audit ledger, of all keys."""
 
-    async def gather(scene: Scene) -> Fact:
+    async def gather(scene: RunbookContext) -> Fact:
         path, limit_ns = ledger_place(scene)
         return await in_thread(lambda: ledger_fact(path, scene.clock, scene.given.window, limit_ns=limit_ns))
 
-    return Step(name, looks_at, (hint or "holdfast check LEDGER --since 15m",), Source.LEDGER, gather)
+    return RunbookStep(name, looks_at, (hint or "holdfast check LEDGER --since 15m",), EvidenceSource.LEDGER, gather)
 
 
-def history_step(name: str, looks_at: str, argument: str, *families: LockFamily) -> Step:
+def history_step(name: str, looks_at: str, argument: str, *families: LockFamily) -> RunbookStep:
     """A step that reads the lock history of one job or run; the histories of several share one reading."""
 
-    async def at_once(scene: Scene, ids: Sequence[str]) -> Mapping[str, Fact]:
+    async def at_once(scene: RunbookContext, ids: Sequence[str]) -> Mapping[str, Fact]:
         path, limit_ns = ledger_place(scene)
         wanted = [family_in_effect(scene.settings, family) for family in families]
         groups = {
@@ -207,40 +209,42 @@ def history_step(name: str, looks_at: str, argument: str, *families: LockFamily)
         }
         return await in_thread(lambda: ledger_facts(path, scene.clock, scene.given.window, groups, limit_ns=limit_ns))
 
-    async def gather(scene: Scene) -> Fact:
+    async def gather(scene: RunbookContext) -> Fact:
         wanted = scene.arguments[argument]
         return (await at_once(scene, (wanted,)))[wanted]
 
     hint = f"holdfast history {shown_key(families[0])} --ledger LEDGER"
-    return Step(name, looks_at, (hint,), Source.LEDGER, gather, about=argument, at_once=at_once)
+    return RunbookStep(name, looks_at, (hint,), EvidenceSource.LEDGER, gather, about=argument, at_once=at_once)
 
 
-def ledger_place(scene: Scene) -> tuple[str, int]:
+def ledger_place(scene: RunbookContext) -> tuple[str, int]:
     """The path of the ledger, and the time limit of one reading; or `NotGiven`."""
     if scene.ledger is None:
         raise NotGiven("no audit ledger")
     return scene.ledger, round(scene.given.patience * NS * 4 / 5)
 
 
-STORE_STEP: Final = Step(
+STORE_STEP: Final = RunbookStep(
     "store",
     "whether the lease store answers, how quickly, and what it reports about its replicas",
     ("holdfast locks", "redis-cli PING", "redis-cli INFO replication"),
-    Source.LEASES,
+    EvidenceSource.LEASES,
     store,
 )
-POLICY_STEP: Final = Step(
+POLICY_STEP: Final = RunbookStep(
     "policy",
     "the mode of each risk class, how often locks fell back, and whether work is done twice",
     ("holdfast policy show",),
-    Source.DATABASE,
+    EvidenceSource.DATABASE,
     policy,
 )
-FORCED_STEP: Final = Step("forced", "locks that operators broke recently", ("holdfast audit",), Source.LEASES, forced)
-HELD_STEP: Final = Step(
+FORCED_STEP: Final = RunbookStep(
+    "forced", "locks that operators broke recently", ("holdfast audit",), EvidenceSource.LEASES, forced
+)
+HELD_STEP: Final = RunbookStep(
     "held",
     "every held lock, by family, and late renewals",
     ("holdfast locks",),
-    Source.LEASES,
+    EvidenceSource.LEASES,
     held,
 )

@@ -1,6 +1,6 @@
 """Collects facts from the database and the bus of the plane. Read-only.
 
-Every function takes a `Scene` and returns a fact, or raises; the runner turns both into evidence.
+Every function takes a `RunbookContext` and returns a fact, or raises; the runner turns both into evidence.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from holdfast.ops.runbooks.evidence.plane import (
     at_work,
     jobs_at_work,
 )
-from holdfast.ops.runbooks.model import NotGiven, Source, Step
-from holdfast.ops.runbooks.sources import CLOSE_NS, Scene
+from holdfast.ops.runbooks.model import EvidenceSource, NotGiven, RunbookStep
+from holdfast.ops.runbooks.sources import CLOSE_NS, RunbookContext
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.open import open_bus
 from holdfast.plane.db.open import open_database
@@ -61,7 +61,7 @@ _OVERDUE: Final = sql("reconcile_count")
 _DONE: Final = {str(StepStatus.SUCCEEDED)}
 
 
-async def job(scene: Scene) -> JobFact:
+async def job(scene: RunbookContext) -> JobFact:
     """One job and its history."""
     wanted = scene.arguments["JOB"]
     database = await scene.database()
@@ -75,7 +75,7 @@ async def job(scene: Scene) -> JobFact:
     return JobFact.of(job_of(rows[0]), [event_of(row) for row in events], scene.clock.now().wall)
 
 
-async def workflow_run(scene: Scene) -> RunFact:
+async def workflow_run(scene: RunbookContext) -> RunFact:
     """One run and its timeline."""
     wanted = scene.arguments["RUN"]
     database = await scene.database()
@@ -116,7 +116,7 @@ async def is_at_rest(tx: Tx, row: Row, now_ns: int) -> bool:
     return not at_work(steps, frozenset(each["id"] for each in jobs if each["state"] in TERMINAL), now_ns)
 
 
-async def snapshot(scene: Scene) -> SnapshotFact:
+async def snapshot(scene: RunbookContext) -> SnapshotFact:
     """The worker snapshot, and the live workers of the registry."""
     database = await scene.database()
     found = await Snapshots(database, scene.clock).latest()
@@ -126,7 +126,7 @@ async def snapshot(scene: Scene) -> SnapshotFact:
     return SnapshotFact(max(0.0, found.age_ns / NS), found.writer, found.fence, len(found.workers), alive)
 
 
-async def debt(scene: Scene) -> DebtFact:
+async def debt(scene: RunbookContext) -> DebtFact:
     """Queued jobs by tenant and pool, and jobs past their time limits."""
     database, now_ns = await scene.database(), scene.clock.now().wall
     states = scene.settings.limits.states
@@ -163,7 +163,9 @@ async def debt(scene: Scene) -> DebtFact:
     )
 
 
-async def _tenants(scene: Scene, database: Database, waiting: list[Row], now_ns: int) -> tuple[TenantDebt, ...]:
+async def _tenants(
+    scene: RunbookContext, database: Database, waiting: list[Row], now_ns: int
+) -> tuple[TenantDebt, ...]:
     default = scene.settings.scheduler.tenant_slots
     known = {each.name: each for each in await Tenants(database, Slots(default)).page(limit=TENANTS)}
     lines: Counter[str] = Counter()
@@ -185,7 +187,7 @@ async def _tenants(scene: Scene, database: Database, waiting: list[Row], now_ns:
     return tuple(sorted(owing, key=lambda each: (-each.waiting, -each.running, each.name)))
 
 
-async def pending(scene: Scene) -> PendingFact:
+async def pending(scene: RunbookContext) -> PendingFact:
     """Queued messages, counted twice."""
     database = await scene.database()
     bus = open_bus(scene.settings.bus, database, scene.clock, scene.entropy)
@@ -207,7 +209,7 @@ async def pending(scene: Scene) -> PendingFact:
     return PendingFact(first, last, scene.given.spacing)
 
 
-async def retrying(scene: Scene) -> RetryFact:
+async def retrying(scene: RunbookContext) -> RetryFact:
     """The retry delays, the jitter that the TTLs allow, and whether the bus keeps delays."""
     scheduler = scene.settings.scheduler
     families = (SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN)
@@ -221,7 +223,7 @@ async def retrying(scene: Scene) -> RetryFact:
     )
 
 
-async def _jitter(scene: Scene) -> float:
+async def _jitter(scene: RunbookContext) -> float:
     """The jitter in effect; that of the settings if it cannot be read or was never switched."""
     try:
         switched = (await PlanePolicy(await scene.database(), scene.clock).view()).jitter
@@ -230,7 +232,7 @@ async def _jitter(scene: Scene) -> float:
     return scene.settings.scheduler.busy_jitter if switched is None else switched.seconds
 
 
-async def _carried(scene: Scene) -> str:
+async def _carried(scene: RunbookContext) -> str:
     """Nack a message with the delay on a temporary bus, and measure when it is redelivered."""
     if scene.settings.bus is not None:
         return "whether NATS keeps the delay was not tested: that would write to your stream"
@@ -247,7 +249,7 @@ async def _carried(scene: Scene) -> str:
     return f"the bus kept the delay of {span(wanted_ns / NS)} (a message was redelivered {late} after it)"
 
 
-async def _given_back(scene: Scene, database: Database, wanted_ns: int) -> int:
+async def _given_back(scene: RunbookContext, database: Database, wanted_ns: int) -> int:
     async def bury(_delivery: Delivery, reason: str, code: str) -> None:
         raise AssertionError(f"a message whose lock was busy once was dead-lettered: {reason} ({code})")
 
@@ -271,49 +273,49 @@ async def _given_back(scene: Scene, database: Database, wanted_ns: int) -> int:
     return seen[1] - seen[0]
 
 
-JOB_STEP: Final = Step(
+JOB_STEP: Final = RunbookStep(
     "job",
     "the job, its transitions, and the fences of their writes",
     ("holdfast jobs show <job>",),
-    Source.DATABASE,
+    EvidenceSource.DATABASE,
     job,
     about="JOB",
 )
-RUN_STEP: Final = Step(
+RUN_STEP: Final = RunbookStep(
     "run",
     "the run, its last change, and steps that completed twice",
     ("holdfast runs show <run>", "holdfast runs timeline <run>"),
-    Source.DATABASE,
+    EvidenceSource.DATABASE,
     workflow_run,
     about="RUN",
 )
-SNAPSHOT_STEP: Final = Step(
+SNAPSHOT_STEP: Final = RunbookStep(
     "snapshot",
     "`sys:workers:snapshot`: its age, its writer and its fence",
     ("curl $ADDRESS/api/v1/snapshot",),
-    Source.DATABASE,
+    EvidenceSource.DATABASE,
     snapshot,
 )
-DEBT_STEP: Final = Step(
+DEBT_STEP: Final = RunbookStep(
     "debt",
     "queued jobs by tenant and pool, the limits of tenants, and jobs past their time limits",
     ("holdfast jobs stats", "holdfast jobs list --state PENDING"),
-    Source.DATABASE,
+    EvidenceSource.DATABASE,
     debt,
 )
-PENDING_STEP: Final = Step(
+PENDING_STEP: Final = RunbookStep(
     "pending",
     "queued messages, counted twice to show growth",
     ("nats stream info HOLDFAST",),
-    Source.DATABASE,
+    EvidenceSource.DATABASE,
     pending,
     lambda scene: scene.given.spacing,
 )
-RETRY_STEP: Final = Step(
+RETRY_STEP: Final = RunbookStep(
     "retrying",
     "the delay and jitter of retries of busy locks, the TTLs that limit them, and whether the bus keeps delays",
     ("holdfast up --check",),
-    Source.SETTINGS,
+    EvidenceSource.SETTINGS,
     retrying,
     lambda scene: scene.settings.scheduler.busy_delay + 3,
 )

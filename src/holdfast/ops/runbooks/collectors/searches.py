@@ -21,8 +21,8 @@ from holdfast.ops.runbooks.collectors.locks import LOOKED_AT, ledger_place
 from holdfast.ops.runbooks.collectors.plane import is_at_rest
 from holdfast.ops.runbooks.evidence.ledger import recent
 from holdfast.ops.runbooks.evidence.locks import LockFact, number, span
-from holdfast.ops.runbooks.model import Fact, Source, Step
-from holdfast.ops.runbooks.sources import Scene
+from holdfast.ops.runbooks.model import EvidenceSource, Fact, RunbookStep
+from holdfast.ops.runbooks.sources import RunbookContext
 from holdfast.ops.runbooks.suspects import SUSPECTS_MAX, Suspect, SuspectsFact, lately
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql
@@ -111,8 +111,10 @@ def _recorded(about: _Seen, now_ns: int) -> str:
     return f"{', '.join(signs)}, the last {span(max(0.0, (now_ns - about.newest_ns) / NS))} ago"
 
 
-def _ledger_search(noun: str, looks_at: str, by_hand: str, kinds: frozenset[EventKind], *families: LockFamily) -> Step:
-    async def gather(scene: Scene) -> Fact:
+def _ledger_search(
+    noun: str, looks_at: str, by_hand: str, kinds: frozenset[EventKind], *families: LockFamily
+) -> RunbookStep:
+    async def gather(scene: RunbookContext) -> Fact:
         path, limit_ns = ledger_place(scene)
         window_s, now_ns = scene.given.window, scene.clock.now().wall
         look = await in_thread(
@@ -128,7 +130,7 @@ def _ledger_search(noun: str, looks_at: str, by_hand: str, kinds: frozenset[Even
         ranked = suspects_of_records(look.records, now_ns, *wanted)
         return SuspectsFact.of(looked_at, ranked, complete=look.complete)
 
-    return Step(f"{noun}s in ledger", looks_at, (by_hand,), Source.LEDGER, gather)
+    return RunbookStep(f"{noun}s in ledger", looks_at, (by_hand,), EvidenceSource.LEDGER, gather)
 
 
 # Jobs in the database.
@@ -155,7 +157,7 @@ def _repeated(row: Row, now_ns: int) -> str:
     return f"{', '.join(said)}, {row['state']} since {ago} ago"
 
 
-async def jobs_in_database(scene: Scene) -> SuspectsFact:
+async def jobs_in_database(scene: RunbookContext) -> SuspectsFact:
     """Recent jobs that were tried, dispatched or ended more than once."""
     database, now_ns, window_s = await scene.database(), scene.clock.now().wall, scene.given.window
     values = {"since_ns": now_ns - round(window_s * NS), "most": JOBS_MAX}
@@ -189,7 +191,7 @@ def _held(lock: LockFact) -> str:
     return f"its lock is held by {lock.owner or '?'} for {span(lock.age)}{waiting}"
 
 
-async def runs_in_leases(scene: Scene) -> SuspectsFact:
+async def runs_in_leases(scene: RunbookContext) -> SuspectsFact:
     """Runs whose lock is held or waited for now."""
     family = family_in_effect(scene.settings, WORKFLOW_RUN)
     looks = await scene.locks().list(family.pattern.partition("{")[0], LOOKED_AT)
@@ -208,7 +210,7 @@ def run_bound(settings: Settings) -> float:
     return max(each.seconds for each in takeovers(settings) if each.key in keys)
 
 
-async def runs_in_database(scene: Scene) -> SuspectsFact:
+async def runs_in_database(scene: RunbookContext) -> SuspectsFact:
     """Runs that have not advanced for longer than a crash explains, and that have nothing to wait for."""
     database, now_ns = await scene.database(), scene.clock.now().wall
     bound = run_bound(scene.settings)
@@ -245,18 +247,18 @@ JOBS_IN_LEDGER: Final = _ledger_search(
     JOB_SIGNS,
     *(SCHEDULER_JOB, WORKER_JOB),
 )
-JOBS_IN_DATABASE: Final = Step(
+JOBS_IN_DATABASE: Final = RunbookStep(
     "jobs in database",
     "recent jobs that ended twice, were dispatched more often than attempted, or were retried",
     ("holdfast jobs list",),
-    Source.DATABASE,
+    EvidenceSource.DATABASE,
     jobs_in_database,
 )
-RUNS_IN_LEASES: Final = Step(
+RUNS_IN_LEASES: Final = RunbookStep(
     "runs in lease store",
     f"runs whose lock is held for {HELD_S:g} s or longer, or waited for",
     (f"holdfast locks {WORKFLOW_RUN.pattern.partition('{')[0]}",),
-    Source.LEASES,
+    EvidenceSource.LEASES,
     runs_in_leases,
 )
 RUNS_IN_LEDGER: Final = _ledger_search(
@@ -266,10 +268,10 @@ RUNS_IN_LEDGER: Final = _ledger_search(
     RUN_SIGNS,
     WORKFLOW_RUN,
 )
-RUNS_IN_DATABASE: Final = Step(
+RUNS_IN_DATABASE: Final = RunbookStep(
     "runs in database",
     "runs that have not advanced for longer than a crash explains, while none of their steps runs",
     ("holdfast runs list --status running",),
-    Source.DATABASE,
+    EvidenceSource.DATABASE,
     runs_in_database,
 )

@@ -1,7 +1,7 @@
 """Metrics as evidence: from a Prometheus, or from two scrapes of `/metrics` of each process.
 
-A `Query` is declared once. It is sent to a Prometheus, printed on the page, and computed here from two scrapes: rates
-between them, and quantiles of the observations between them.
+A `MetricQuery` is declared once. It is sent to a Prometheus, printed on the page, and computed here from two scrapes:
+rates between them, and quantiles of the observations between them.
 
 Promises: a process that does not answer is named, and the others count. A counter that decreased (its process was
 restarted) counts from zero. A metric that no process exposes is missing, which is not the same as zero.
@@ -34,7 +34,7 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 Samples: TypeAlias = dict[tuple[str, Labels], float]
 
 
-class How(StrEnum):
+class Aggregation(StrEnum):
     """How a metric is aggregated."""
 
     RATE = "a second"
@@ -46,16 +46,16 @@ class How(StrEnum):
     @property
     def share(self) -> float | None:
         """The share of a quantile."""
-        return {How.P50: 0.5, How.P95: 0.95, How.P99: 0.99}.get(self)
+        return {Aggregation.P50: 0.5, Aggregation.P95: 0.95, Aggregation.P99: 0.99}.get(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class MetricQuery:
     """One query."""
 
     key: str  # for rules and people: "not owned"
     metric: str  # as in `observe.metrics.table`
-    how: How = How.RATE
+    how: Aggregation = Aggregation.RATE
     by: tuple[str, ...] = ()
     where: tuple[tuple[str, str], ...] = ()
     worst: bool = False  # gauges of several processes: the maximum instead of the sum
@@ -66,16 +66,16 @@ class Query:
         """The query as PromQL."""
         chosen = ", ".join(f'{name}="{value}"' for name, value in self.where)
         chosen = f"{{{chosen}}}" if chosen else ""
-        join = "max" if self.worst and self.how is How.NOW else "sum"
+        join = "max" if self.worst and self.how is Aggregation.NOW else "sum"
         if self.how.share is not None:
             by = ", ".join(("le", *self.by))
             rate = f"rate({self.metric}_bucket{chosen}[{WINDOW}])"
             return f"histogram_quantile({self.how.share:g}, sum by ({by}) ({rate}))"
         by = f" by ({', '.join(self.by)})" if self.by else ""
-        asked = f"{self.metric}{chosen}" if self.how is How.NOW else f"rate({self.metric}{chosen}[{WINDOW}])"
+        asked = f"{self.metric}{chosen}" if self.how is Aggregation.NOW else f"rate({self.metric}{chosen}[{WINDOW}])"
         return f"{join}{by} ({asked})"
 
-    def under(self, prefix: str) -> Query:
+    def under(self, prefix: str) -> MetricQuery:
         """The same query for metrics with this prefix."""
         return replace(self, metric=f"{prefix}_{self.metric.partition('_')[2]}")
 
@@ -96,7 +96,7 @@ class Query:
 class MetricsFact:
     """The answers to all queries."""
 
-    queries: tuple[Query, ...]
+    queries: tuple[MetricQuery, ...]
     numbers: Mapping[str, Mapping[str, float]]  # by key of the query, then by the values of `by`, joined
     window_s: float
     processes: int  # that answered; 0: a Prometheus answered
@@ -151,19 +151,19 @@ class MetricsFact:
 # Two scrapes of each process.
 
 
-class Look(NamedTuple):
+class Scrape(NamedTuple):
     """The metrics of a process, and the time of the scrape on the monotonic clock."""
 
     samples: Samples
     at_ns: int
 
 
-class Process(NamedTuple):
+class ScrapedProcess(NamedTuple):
     """One process, scraped twice."""
 
     instance: str
-    first: Look
-    last: Look
+    first: Scrape
+    last: Scrape
 
     @property
     def seconds(self) -> float:
@@ -172,7 +172,7 @@ class Process(NamedTuple):
 
 
 async def scraped(
-    urls: Sequence[str], queries: tuple[Query, ...], clock: Clock, *, spacing_s: float, limit_ns: int
+    urls: Sequence[str], queries: tuple[MetricQuery, ...], clock: Clock, *, spacing_s: float, limit_ns: int
 ) -> MetricsFact:
     """Scrape every process twice, and compute the answers from the differences."""
     first, silent = await _looks(urls, clock, limit_ns)
@@ -182,18 +182,18 @@ async def scraped(
     last, silent_later = await _looks(list(first), clock, limit_ns)
     if not last:
         raise Unavailable("; ".join(silent_later.values()))
-    processes = [Process(_instance(url), first[url], last[url]) for url in last]
+    processes = [ScrapedProcess(_instance(url), first[url], last[url]) for url in last]
     window = max(each.seconds for each in processes)
     numbers = {query.key: found for query in queries if (found := answer(query, processes)) is not None}
     return MetricsFact(queries, numbers, window, len(processes), tuple({**silent, **silent_later}.values()))
 
 
-async def _looks(urls: Sequence[str], clock: Clock, limit_ns: int) -> tuple[dict[str, Look], dict[str, str]]:
-    def look(url: str) -> Look:
-        return Look(samples_of(_text(metrics_url("--metrics", url), limit_ns)), clock.now().mono)
+async def _looks(urls: Sequence[str], clock: Clock, limit_ns: int) -> tuple[dict[str, Scrape], dict[str, str]]:
+    def look(url: str) -> Scrape:
+        return Scrape(samples_of(_text(metrics_url("--metrics", url), limit_ns)), clock.now().mono)
 
     calls = {url: lambda url=url: in_thread(lambda: look(url)) for url in urls}
-    found: dict[str, Look] = {}
+    found: dict[str, Scrape] = {}
     silent: dict[str, str] = {}
     for url, said in (await together(calls, limit_ns)).items():
         if isinstance(said, Exception):
@@ -229,7 +229,7 @@ def samples_of(text: str) -> Samples:
         raise Misconfigured(f"the response is no page of metrics: {error}") from error
 
 
-def answer(query: Query, processes: Sequence[Process]) -> dict[str, float] | None:
+def answer(query: MetricQuery, processes: Sequence[ScrapedProcess]) -> dict[str, float] | None:
     """One query, computed from two scrapes. None: no process exposes it."""
     if query.how.share is not None:
         return _quantiles(query, processes)
@@ -237,7 +237,7 @@ def answer(query: Query, processes: Sequence[Process]) -> dict[str, float] | Non
     for process in processes:
         for labels, first, last in _members(query, query.metric, process):
             value = last
-            if query.how is How.RATE:
+            if query.how is Aggregation.RATE:
                 passed = process.seconds
                 value = (last - first if last >= first else last) / passed if passed > 0 else 0.0
             label = _label(query, labels)
@@ -245,18 +245,20 @@ def answer(query: Query, processes: Sequence[Process]) -> dict[str, float] | Non
     return found or None
 
 
-def _members(query: Query, name: str, process: Process) -> Iterator[tuple[Mapping[str, str], float, float]]:
+def _members(
+    query: MetricQuery, name: str, process: ScrapedProcess
+) -> Iterator[tuple[Mapping[str, str], float, float]]:
     for (metric, pairs), last in process.last.samples.items():
         labels = {**dict(pairs), "instance": process.instance}
         if metric == name and all(labels.get(label) == value for label, value in query.where):
             yield labels, process.first.samples.get((metric, pairs), 0.0), last
 
 
-def _label(query: Query, labels: Mapping[str, str]) -> str:
+def _label(query: MetricQuery, labels: Mapping[str, str]) -> str:
     return " ".join(labels.get(name, "") for name in query.by)
 
 
-def _quantiles(query: Query, processes: Sequence[Process]) -> dict[str, float] | None:
+def _quantiles(query: MetricQuery, processes: Sequence[ScrapedProcess]) -> dict[str, float] | None:
     """Of the observations between the scrapes, or of all since the start if there were none."""
     between: dict[str, dict[float, float]] = {}
     ever: dict[str, dict[float, float]] = {}
@@ -295,10 +297,10 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 # A Prometheus.
 
 
-async def queried(url: str, queries: tuple[Query, ...], *, limit_ns: int) -> MetricsFact:
+async def queried(url: str, queries: tuple[MetricQuery, ...], *, limit_ns: int) -> MetricsFact:
     """Query a Prometheus."""
 
-    def look(query: Query) -> dict[str, float] | None:
+    def look(query: MetricQuery) -> dict[str, float] | None:
         return vector_of(_text(f"{url.rstrip('/')}/api/v1/query?query={quote(query.promql)}", limit_ns), query)
 
     calls = {query.key: lambda query=query: in_thread(lambda: look(query)) for query in queries}
@@ -311,7 +313,7 @@ async def queried(url: str, queries: tuple[Query, ...], *, limit_ns: int) -> Met
     return MetricsFact(queries, numbers, WINDOW_S, 0)
 
 
-def vector_of(text: str, query: Query) -> dict[str, float] | None:
+def vector_of(text: str, query: MetricQuery) -> dict[str, float] | None:
     """The answer of a Prometheus by label; None: it has no such metric."""
     try:
         said = json.loads(text)
