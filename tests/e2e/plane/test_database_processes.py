@@ -1,4 +1,4 @@
-"""The plane's SQLite file between real processes: killed ones, concurrent ones, and bells across them."""
+"""The plane's SQLite file between real processes: killed ones, concurrent ones, and listeners across them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def say(*words):
 async def insert(tx, number, channel=None):
     await tx.query("INSERT INTO thing (id) VALUES (:id)", {"id": number})
     if channel:
-        tx.ring(channel)
+        tx.notify(channel)
 """
 
 _WRITE_FOR_EVER = """
@@ -72,10 +72,10 @@ asyncio.run(main())
 
 _WAIT = """
 async def main():
-    bell = database.bell("a")
-    assert await bell.wait(60_000_000_000)  # it is enrolled
+    listener = database.listen("a")
+    assert await listener.wait(60_000_000_000)  # it is enrolled
     say("waits")
-    say(await bell.wait(60_000_000_000))
+    say(await listener.wait(60_000_000_000))
     await database.close()
 asyncio.run(main())
 """
@@ -174,17 +174,17 @@ async def test_processes_that_write_at_once_lose_nothing(path: str, start: Start
 async def test_a_ring_in_one_process_is_heard_in_another(path: str, start: Start) -> None:
     database = await opened(path)
     child = start(_RING_WHEN_TOLD)
-    bell, other = database.bell("a"), database.bell("b")
+    listener, other = database.listen("a"), database.listen("b")
     assert await child.line() == "ready"
-    for each in (bell, other):
+    for each in (listener, other):
         assert await each.wait(LONG) is True  # it is enrolled
 
     for _ in range(5):
         child.tell("a")
-        assert await bell.wait(LONG) is True
+        assert await listener.wait(LONG) is True
     child.tell("b")
     assert await other.wait(LONG) is True
-    assert await bell.wait(0) is False
+    assert await listener.wait(0) is False
     child.tell("")
     assert child.end() == 0
     await database.close()
@@ -197,18 +197,18 @@ async def test_a_killed_listener_is_forgotten_and_others_are_still_told(path: st
     killed.process.kill()
     killed.end()
 
-    async def ring(tx: Tx) -> None:
+    async def notify(tx: Tx) -> None:
         await insert(tx, 1)
-        tx.ring("a")
+        tx.notify("a")
 
-    await database.write(ring)
+    await database.write(notify)
 
     assert await waiting.line() == "True"
     assert waiting.end() == 0
     await database.write(lambda tx: insert(tx, 2))
 
     async def again(tx: Tx) -> None:
-        tx.ring("b")
+        tx.notify("b")
 
     await database.write(again)
     assert await database.read(lambda tx: tx.query("SELECT count(*) AS n FROM plane_listener")) == [{"n": 0}]

@@ -56,7 +56,7 @@ class Serving:
         return int((await read(lambda tx: tx.query(f"SELECT COUNT(*) AS n FROM {table}")))[0]["n"])
 
     @property
-    def bells(self) -> int:
+    def listeners(self) -> int:
         return self.service.parts.database.statistics()["bells"]
 
     async def owners(self) -> list[str]:
@@ -126,7 +126,7 @@ async def test_a_grant_to_somebody_who_has_just_hung_up_is_given_back(
             other.execute("BEGIN IMMEDIATE")
             ghost = await plane.asks()
             async with asyncio.timeout(30):
-                while not plane.bells:  # noqa: ASYNC110 - it has one when it begins to ask
+                while not plane.listeners:  # noqa: ASYNC110 - it has one when it begins to ask
                     await asyncio.sleep(0.005)
             ghost.close()
             async with asyncio.timeout(30):

@@ -17,7 +17,7 @@ from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.plane.db.open import open_database
-from holdfast.plane.db.ports import Bell, Database, Dialect, Work
+from holdfast.plane.db.ports import ChannelListener, Database, Dialect, Work
 from holdfast.plane.policy.busy_jitter import BusyJitter
 from holdfast.plane.policy.duplicate_counters import DuplicateCounters
 from holdfast.plane.policy.escalation import Escalator
@@ -78,8 +78,8 @@ class Brittle:
         self._reach()
         return await self.inner.read(work, one_view=one_view, lasting=lasting)
 
-    def bell(self, channel: str) -> Bell:
-        return self.inner.bell(channel)
+    def listen(self, channel: str) -> ChannelListener:
+        return self.inner.listen(channel)
 
     def statistics(self) -> Mapping[str, int]:
         return {}

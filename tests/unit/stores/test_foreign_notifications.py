@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from holdfast.plane.db.sqlite.notify import Ear
+from holdfast.plane.db.sqlite.notify import SocketListener
 from holdfast.stores.sqlite.notify import SharedLoopListener, SocketNotifier, ThreadListener
 from holdfast.types import NS
 from support.fixtures.databases import until
@@ -52,39 +52,39 @@ def send_as_another_user(name: str, text: str, times: int = 1) -> int:
 
 
 def test_a_blocking_waiter_of_leases_is_not_woken_by_another_user() -> None:
-    ear, bell = ThreadListener(), SocketNotifier()
-    name, _, label = ear.address.partition("#")
+    socket_listener, listener = ThreadListener(), SocketNotifier()
+    name, _, label = socket_listener.address.partition("#")
     try:
         assert send_as_another_user(name, label) == 1
-        assert ear.wait(0) is False
-        assert bell.notify([ear.address]) == []
-        assert ear.wait(0) is True
+        assert socket_listener.wait(0) is False
+        assert listener.notify([socket_listener.address]) == []
+        assert socket_listener.wait(0) is True
         assert send_as_another_user(name, label) == 1
         woken: list[bool] = []
-        waiting = threading.Thread(target=lambda: woken.append(ear.wait(60 * NS)))
+        waiting = threading.Thread(target=lambda: woken.append(socket_listener.wait(60 * NS)))
         waiting.start()
-        bell.notify([ear.address])
+        listener.notify([socket_listener.address])
         waiting.join(60)
         assert woken == [True]
     finally:
-        bell.close()
-        ear.close()
+        listener.close()
+        socket_listener.close()
 
 
 @pytest.mark.asyncio
 async def test_waiters_of_leases_on_an_event_loop_are_not_woken_by_another_user() -> None:
     loop = asyncio.get_running_loop()
-    ear, bell = SharedLoopListener(loop), SocketNotifier()
+    socket_listener, listener = SharedLoopListener(loop), SocketNotifier()
     try:
-        (attacked, foreign), (address, ours) = ear.take(), ear.take()
+        (attacked, foreign), (address, ours) = socket_listener.take(), socket_listener.take()
         name, _, label = attacked.partition("#")
         assert await asyncio.to_thread(send_as_another_user, name, label) == 1
-        bell.notify([address])
+        listener.notify([address])
         await until(ours.is_set)
         assert not foreign.is_set()
     finally:
-        bell.close()
-        ear.close()
+        listener.close()
+        socket_listener.close()
 
 
 @pytest.mark.asyncio
@@ -92,22 +92,22 @@ async def test_processes_of_a_plane_are_not_woken_by_another_user_that_fills_the
     heard: list[str] = []
     everybody: list[bool] = []
 
-    def ring(channels: Iterable[str]) -> None:
+    def notify(channels: Iterable[str]) -> None:
         heard.extend(channels)
 
-    ear = Ear(asyncio.get_running_loop(), ring, lambda: everybody.append(True))
+    socket_listener = SocketListener(asyncio.get_running_loop(), notify, lambda: everybody.append(True))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.setblocking(False)
         try:
-            assert send_as_another_user(ear.address, "jobs", 10_000) > 1  # the loop cannot read meanwhile
+            assert send_as_another_user(socket_listener.address, "jobs", 10_000) > 1  # the loop cannot read meanwhile
 
             def sent() -> bool:
                 with contextlib.suppress(BlockingIOError):
-                    return out.sendto(b"mine", f"\0{ear.address}") > 0
+                    return out.sendto(b"mine", f"\0{socket_listener.address}") > 0
                 return False
 
             await until(sent)  # as soon as there is room in the queue
             await until(lambda: heard)
             assert (heard, everybody) == (["mine"], [])
         finally:
-            ear.close()
+            socket_listener.close()

@@ -80,7 +80,7 @@ class Outbox:
         self._gone: set[tuple[str, str]] = set()  # published, and about to be deleted
         self._forgetting: set[asyncio.Task[None]] = set()
         self._deletions: Batcher[set[tuple[str, str]], None] = Batcher(self._delete)
-        self._rung = asyncio.Event()  # something was committed here; what others commit is theirs to publish
+        self._notified = asyncio.Event()  # something was committed here; what others commit is theirs to publish
         self.published = 0
         self._sql = {name: script(f"outbox_{name}", database.dialect) for name in ("own", "left", "next")}
 
@@ -110,7 +110,7 @@ class Outbox:
             self._behind = True
         elif not self._behind:
             self._fresh.extend(rows)
-        self._rung.set()
+        self._notified.set()
 
     @property
     def prompt(self) -> bool:
@@ -126,7 +126,7 @@ class Outbox:
         """Publish what is remembered, for a moment, and stop. The rest is published by others, or after a start."""
         if self._task is not None:
             self._closing = True
-            self._rung.set()
+            self._notified.set()
             await asyncio.wait([self._task], timeout=_CLOSE_LIMIT_S)
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -137,7 +137,7 @@ class Outbox:
     async def _relay(self) -> None:
         trouble = Trouble(_log, "the outbox cannot be read", "the outbox can be read again")
         while not self._closing or (self._fresh and not self._behind):  # ends by cancellation, or with the database
-            self._rung.clear()
+            self._notified.clear()
             try:
                 rest_ns = await self._round()
                 trouble.ended()
@@ -151,14 +151,14 @@ class Outbox:
 
     async def _rest(self, ns: int) -> None:
         """Wait until something is committed here, or for so long."""
-        timer = asyncio.get_running_loop().call_later(ns / NS, self._rung.set)
+        timer = asyncio.get_running_loop().call_later(ns / NS, self._notified.set)
         try:
-            await self._rung.wait()
+            await self._notified.wait()
         finally:
             timer.cancel()
 
     async def _round(self) -> int:
-        """Publish what there is, at most a batch. How long to rest, unless a commit rings: 0 is not at all."""
+        """Publish what there is, at most a batch. How long to rest, unless a commit notifies: 0 is not at all."""
         now_ns = max(self._clock.now().wall, self._place)
         loop_s = asyncio.get_running_loop().time()
         everything = loop_s >= self._look_s

@@ -101,7 +101,7 @@ async def prepare(
             await _run(tx, leads)
         for key, value in (("version", version), ("oldest", oldest)):
             await tx.query(script("meta_put", tx.dialect), {"name": f"{key}.{name}", "value": str(value)})
-        tx.ring(CHANNEL)
+        tx.notify(CHANNEL)
         return True
 
     found = await database.read(look)
@@ -164,7 +164,7 @@ async def outgrown(database: Database, names: Collection[str], *, every_ns: int 
         for name in names:
             _usable(meta, name, VERSIONS.get(name, VERSION))
 
-    bell = database.bell(CHANNEL)
+    listener = database.listen(CHANNEL)
     try:
         while True:  # ends with the process, or when the tables have been changed
             try:
@@ -174,9 +174,9 @@ async def outgrown(database: Database, names: Collection[str], *, every_ns: int 
             except BackendError:
                 await asyncio.sleep(every_ns / NS)
             else:
-                await bell.wait(every_ns)
+                await listener.wait(every_ns)
     finally:
-        bell.close()
+        listener.close()
 
 
 async def _tables(tx: Tx) -> set[str]:

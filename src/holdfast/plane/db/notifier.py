@@ -1,8 +1,9 @@
-"""The bells of one process: who waits at which channel, and how they are woken.
+"""The listeners of one process: which tasks wait at which channel, and how they are notified.
 
-Promises: a ring at a channel is seen by every bell that was made for it before, either by the wait that is under way or
-by the next one; a wait that is cancelled leaves the ring to the next. Everything here happens on one event loop. Where
-rings come from, and whether those of other processes arrive, is the engine's affair: a ring is a hint.
+Promises: a notification at a channel is seen by every listener that was made for it before, either by the wait that is
+under way or by the next one; a wait that is cancelled leaves the notification to the next. Everything here happens on
+one event loop. Where notifications come from, and whether those of other processes arrive, is the engine's affair: a
+notification is a hint.
 
 Clock: the event loop's.
 """
@@ -18,7 +19,7 @@ from holdfast.types import NS
 
 CHANNEL_CHARS_MAX: Final = 300
 
-_CLOSED: Final = "this bell is closed; make another"
+_CLOSED: Final = "this listener is closed; make another"
 
 
 def check_channel(value: object) -> str:
@@ -28,61 +29,62 @@ def check_channel(value: object) -> str:
     return value
 
 
-class Bells:
-    """All bells of one database object."""
+class DatabaseNotifier:
+    """All listeners of one database object."""
 
     def __init__(self) -> None:
-        self._bells: dict[str, dict[ChannelBell, None]] = {}  # rung in the order in which they were made
+        # Notified in the order in which they were made.
+        self._listeners: dict[str, dict[ChannelSubscription, None]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._bells.values()))
+        return sum(map(len, self._listeners.values()))
 
     def __bool__(self) -> bool:
         """Whether there is any. May be asked by any thread."""
-        return bool(self._bells)
+        return bool(self._listeners)
 
-    def bell(self, channel: str) -> ChannelBell:
-        """Make a bell."""
-        bell = ChannelBell(check_channel(channel), self._forget)
-        self._bells.setdefault(channel, {})[bell] = None
-        return bell
+    def listen(self, channel: str) -> ChannelSubscription:
+        """Make a listener."""
+        listener = ChannelSubscription(check_channel(channel), self._forget)
+        self._listeners.setdefault(channel, {})[listener] = None
+        return listener
 
-    def ring(self, channels: Iterable[str]) -> None:
+    def notify(self, channels: Iterable[str]) -> None:
         """Wake those who wait at these channels."""
         for channel in channels:
-            for bell in self._bells.get(channel, ()):
-                bell.ring()
+            for listener in self._listeners.get(channel, ()):
+                listener.notify()
 
-    def ring_all(self) -> None:
+    def notify_all(self) -> None:
         """Notify all subscriptions: notifications may have been missed."""
-        self.ring(self._bells)
+        self.notify(self._listeners)
 
     def close(self) -> None:
-        """Close every bell. Those who wait are told."""
-        for bell in [each for bells in self._bells.values() for each in bells]:
-            bell.close()
+        """Close every listener. Those who wait are told."""
+        for listener in [each for listeners in self._listeners.values() for each in listeners]:
+            listener.close()
 
-    def _forget(self, bell: ChannelBell) -> None:
-        bells = self._bells.get(bell.channel, {})
-        bells.pop(bell, None)
-        if not bells:
-            self._bells.pop(bell.channel, None)
+    def _forget(self, listener: ChannelSubscription) -> None:
+        listeners = self._listeners.get(listener.channel, {})
+        listeners.pop(listener, None)
+        if not listeners:
+            self._listeners.pop(listener.channel, None)
 
 
-class ChannelBell:
-    """See `ports.Bell`. Waiting at a bell that is closed, or is closed meanwhile, raises `Closed`."""
+class ChannelSubscription:
+    """See `ports.ChannelListener`. Waiting at a listener that is closed, or is closed meanwhile, raises `Closed`."""
 
-    __slots__ = ("_call", "_closed", "_forget", "_rung", "_waiters", "channel")
+    __slots__ = ("_call", "_closed", "_forget", "_notified", "_waiters", "channel")
 
-    def __init__(self, channel: str, forget: Callable[[ChannelBell], None]) -> None:
+    def __init__(self, channel: str, forget: Callable[[ChannelSubscription], None]) -> None:
         self.channel = channel
         self._forget = forget
-        self._rung = False
+        self._notified = False
         self._closed = False
         self._call: Callable[[], None] | None = None
         self._waiters: dict[asyncio.Future[bool], None] = {}  # woken first come, first served
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake those who wait, or the next one who does."""
         if self._call is not None:
             self._call()
@@ -90,24 +92,24 @@ class ChannelBell:
         waiting = [each for each in self._waiters if not each.done()]
         for waiter in waiting:
             waiter.set_result(True)
-        self._rung = self._rung or not waiting
+        self._notified = self._notified or not waiting
 
     def each(self, call: Callable[[], None]) -> None:
-        """See `ports.Bell`."""
+        """See `ports.ChannelListener`."""
         self._call = call
-        if self._rung:
-            self._rung = False
+        if self._notified:
+            self._notified = False
             call()
 
     async def wait(self, timeout_ns: int) -> bool:
-        """See `ports.Bell`."""
-        if not self._rung and timeout_ns <= 0:
+        """See `ports.ChannelListener`."""
+        if not self._notified and timeout_ns <= 0:
             await asyncio.sleep(0)  # a caller that only looks, in a loop, must not keep the event loop from ringing
         if self._closed:
             raise Closed(_CLOSED)
-        if self._rung or timeout_ns <= 0:
-            rung, self._rung = self._rung, False
-            return rung
+        if self._notified or timeout_ns <= 0:
+            notified, self._notified = self._notified, False
+            return notified
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters[waiter] = None
@@ -116,14 +118,14 @@ class ChannelBell:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None and waiter.result():
-                self._rung = True  # rung and cancelled in one turn of the loop: the ring is still to be heard
+                self._notified = True  # notified and cancelled in one turn of the loop: keep it for the next wait
             raise
         finally:
             timer.cancel()
             self._waiters.pop(waiter, None)
 
     def close(self) -> None:
-        """See `ports.Bell`. Idempotent."""
+        """See `ports.ChannelListener`. Idempotent."""
         self._closed = True
         self._forget(self)
         for waiter in self._waiters:

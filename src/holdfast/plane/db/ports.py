@@ -59,7 +59,7 @@ class Tx(Protocol):
         """
         ...
 
-    def ring(self, channel: str) -> None:
+    def notify(self, channel: str) -> None:
         """Wake those who wait at the channel, in all processes, once the transaction is committed.
 
         It may not be durable yet; whatever they write because of it is only with it.
@@ -82,15 +82,15 @@ class SharedTx(Tx, Protocol):
 Work: TypeAlias = Callable[[Tx], Awaitable[T]]
 
 
-class Bell(Protocol):
-    """A waiter's ear at one channel. A hint and never the truth."""
+class ChannelListener(Protocol):
+    """A subscription to one channel. Notifications are hints and never the truth."""
 
     def each(self, call: Callable[[], None]) -> None:
-        """Have this called at each ring, on the event loop, instead of waiting. Rings since the bell was made count."""
+        """Call this at each notification, on the event loop, instead of waiting. Earlier ones since `listen` count."""
         ...
 
     async def wait(self, timeout_ns: int) -> bool:
-        """Wait for a ring. Rings since the bell was made, or since the last wait, count. False: none came in time."""
+        """Wait for a notification. Earlier ones since `listen` or the last wait count. False: none came in time."""
         ...
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Database(Protocol):
         """
         ...
 
-    def bell(self, channel: str) -> Bell:
+    def listen(self, channel: str) -> ChannelListener:
         """Listen to a channel."""
         ...
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from holdfast.errors import Misconfigured
-from holdfast.plane.db.ports import Bell, Database, Dialect, Work
+from holdfast.plane.db.ports import ChannelListener, Database, Dialect, Work
 
 T = TypeVar("T")
 
@@ -51,9 +51,9 @@ class ReadOnlyDatabase:
         """See `ports.Database`."""
         return await self._database.read(work, one_view=one_view, lasting=lasting)
 
-    def bell(self, channel: str) -> Bell:
+    def listen(self, channel: str) -> ChannelListener:
         """See `ports.Database`."""
-        return self._database.bell(channel)
+        return self._database.listen(channel)
 
     def statistics(self) -> Mapping[str, int]:
         """See `ports.Database`."""

@@ -121,8 +121,8 @@ class Workers:
                 return False
             before = self._alive(known[0], now_ns) if known else None
             if _more(before, said):
-                tx.ring(pool_channel(said.pool))
-                tx.ring(EVERY_POOL)
+                tx.notify(pool_channel(said.pool))
+                tx.notify(EVERY_POOL)
             return True
 
         if ARMED:

@@ -56,10 +56,10 @@ class New(NamedTuple):
         """The job as its row will be."""
         return job_of({**_BLANK, **self.values})
 
-    def ring(self, tx: Tx) -> None:
+    def notify(self, tx: Tx) -> None:
         """Notify the dispatchers of its pool if the insert queued it."""
         if self.in_line:
-            tx.ring(pool_channel(self.values["pool"]))
+            tx.notify(pool_channel(self.values["pool"]))
 
 
 def new_job(entry: Entry, identity: str, now_ns: int, state: JobState) -> New:
@@ -83,7 +83,7 @@ async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:
     job = job_of(made[0])
     await tx.query(_EVENT, first_event(job))
     await bus.stage(tx, [about(message, new.identity, job.created_ns) for message in new.messages])
-    new.ring(tx)
+    new.notify(tx)
     return job, True
 
 
@@ -95,7 +95,7 @@ async def submit_many(tx: Tx, bus: Bus, news: Sequence[New]) -> list[tuple[Job, 
     told = [about(each, job.id, job.created_ns) for job, new in zip(jobs, news, strict=True) for each in new.messages]
     await bus.stage(tx, told)
     for new in news:
-        new.ring(tx)
+        new.notify(tx)
     return [(job, True) for job in jobs]
 
 

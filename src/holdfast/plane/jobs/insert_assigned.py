@@ -53,7 +53,7 @@ async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[FencedUpdat
             continue
         events.append(first_event(job))
         if not isinstance(found, Planned) or counting.crowded(job.pool) or not _counted(counting, topics, found):
-            new.ring(tx)
+            new.notify(tx)
             rows.append(new.values)
             ends.append(Accepted((Changed(job, job), False)))
             continue

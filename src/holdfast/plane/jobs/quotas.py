@@ -178,7 +178,7 @@ class Tenants:
 
         async def work(tx: Tx) -> Row:
             rows = await tx.query(_LIMIT, values)
-            tx.ring(EVERY_POOL)
+            tx.notify(EVERY_POOL)
             return rows[0]
 
         return self._tenant(await self._database.write(work))

@@ -197,7 +197,7 @@ async def change_many(
         else:
             sheet.add(plan)
             if plan.after.pool != plan.before.pool and not plan.steps:
-                tx.ring(pool_channel(plan.after.pool))  # it has moved to the queue of that pool
+                tx.notify(pool_channel(plan.after.pool))  # it has moved to the queue of that pool
             ends[plan.at] = Accepted((Changed(plan.before, plan.after), plan.shift < 0))
     await sheet.write(tx, bus, counting)
     for plan in plans:
@@ -215,7 +215,7 @@ def _count(tx: Tx, counting: Counting, topics: TopicCounting, slots: Slots, plan
     elif plan.shift < 0:
         counting.give(plan.after)
         if slots.on_freed is None:  # no dispatcher in this process: notify those of others
-            tx.ring(pool_channel(plan.after.pool))
+            tx.notify(pool_channel(plan.after.pool))
 
 
 def judged(before: Job | None, wanted: FencedUpdate, at: int) -> Ended | Planned:

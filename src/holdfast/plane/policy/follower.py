@@ -128,20 +128,20 @@ class PolicyFollower:
 
     async def run(self) -> None:
         """Follow until cancelled, or until the database is closed."""
-        bell = self._database.bell(CHANNEL)
+        listener = self._database.listen(CHANNEL)
         loop = asyncio.get_running_loop()
         asked = loop.time()
         try:
             while True:  # ends with the process
-                rung = await bell.wait(self._file_ns)
+                notified = await listener.wait(self._file_ns)
                 self.check_file()
-                if rung or self._unwritten or loop.time() - asked >= self._poll_ns / NS:
+                if notified or self._unwritten or loop.time() - asked >= self._poll_ns / NS:
                     asked = loop.time()
                     await self.refresh()
         except Closed:
             return
         finally:
-            bell.close()
+            listener.close()
 
     async def refresh(self) -> bool:
         """Read the policy now. False: the database did not answer, and the last known policy stays in force."""

@@ -288,7 +288,7 @@ class PlanePolicy:
                 "ended_by": None,
             }
             await tx.query(_BEGIN, row)
-            tx.ring(CHANNEL)
+            tx.notify(CHANNEL)
             return exercise_of(row)
 
         return await self._database.write(work)
@@ -304,7 +304,7 @@ class PlanePolicy:
             if not await tx.query(_END, {"family": family, "now_ns": self._clock.now().wall, "actor": who}):
                 return False
             await tx.query(_ADVANCE)
-            tx.ring(CHANNEL)
+            tx.notify(CHANNEL)
             return True
 
         return await self._database.write(work)
@@ -352,7 +352,7 @@ class PlanePolicy:
         }
         for statement in (_SETTING_PUT,) if change.setting else (_PUT, _NOTE):
             await tx.query(statement, values)
-        tx.ring(CHANNEL)
+        tx.notify(CHANNEL)
         return {**values, "since_ns": values["at_ns"]}, True
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from enum import StrEnum
 
-from holdfast.plane.db.ports import Bell
+from holdfast.plane.db.ports import ChannelListener
 
 
 class WaitEnd(StrEnum):
@@ -34,9 +34,9 @@ class ClientWait:
             self.ended = how
             self._over.set()
 
-    async def wait(self, bell: Bell, timeout_ns: int) -> None:
+    async def wait(self, listener: ChannelListener, timeout_ns: int) -> None:
         """Return at a notification, after the timeout, or at the end of this wait."""
-        waits = [asyncio.ensure_future(bell.wait(timeout_ns)), asyncio.ensure_future(self._over.wait())]
+        waits = [asyncio.ensure_future(listener.wait(timeout_ns)), asyncio.ensure_future(self._over.wait())]
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -54,7 +54,7 @@ class ResourceBreaks:
                 await tx.query(_NOTE, noted[-1])
             if fence is None:
                 await tx.query(_UNBLOCK_ALL_READERS, where)
-            tx.ring(channel_of(slot))
+            tx.notify(channel_of(slot))
             return [_break_of(each) for each in noted]
 
         return await self._database.write(work)

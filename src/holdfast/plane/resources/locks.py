@@ -157,7 +157,7 @@ class ResourceLocks:
         async def work(tx: Tx) -> ResourceHolder | None:
             now_ns, _ = await self.lock_slot(tx, where["slot"])
             rows = await tx.query(_RELEASE, {**where, "now_ns": now_ns})
-            tx.ring(channel_of(where["slot"]))
+            tx.notify(channel_of(where["slot"]))
             return holder_of(rows[0], now_ns) if rows else None
 
         released = await self._database.write(work)
@@ -275,18 +275,18 @@ class ResourceLocks:
     async def _wait(self, request: ResourceRequest, limit_ns: int, client: ClientWait) -> ResourceGrant | LockBusy:
         """Retry when the resource may be free: at a notification, or when a holder expires."""
         until_ns = self._clock.now().mono + limit_ns
-        bell = self._database.bell(channel_of(request.slot))
+        listener = self._database.listen(channel_of(request.slot))
         try:
             while True:  # ends when the time is over
                 answer = await self._try_committed(request)
                 left_ns = until_ns - self._clock.now().mono
                 if isinstance(answer, ResourceGrant) or left_ns <= 0:
                     return answer
-                await client.wait(bell, min(left_ns, max(MS, round(answer.retry_after * NS))))
+                await client.wait(listener, min(left_ns, max(MS, round(answer.retry_after * NS))))
                 if client.ended is not None:
                     return answer
         finally:
-            bell.close()
+            listener.close()
 
     async def _undo(self, request: ResourceRequest, answer: ResourceGrant | LockBusy | None) -> None:
         """Undo a request: its grant and its block on readers. `answer` None: the result is unknown.
@@ -304,7 +304,7 @@ class ResourceLocks:
                 await tx.query(_UNDO, {**where, "token": request.digest, "expires_ns": expires_ns})
             # Another writer that waits under the same name blocks readers again at its next try.
             await tx.query(_UNBLOCK_READERS, {**where, "owner": request.owner})
-            tx.ring(channel_of(request.slot))
+            tx.notify(channel_of(request.slot))
 
         async def bounded() -> None:
             try:

@@ -34,7 +34,7 @@ from typing import Final
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
 from holdfast.flows.log import Trouble, say
 from holdfast.plane.db.batcher import finished
-from holdfast.plane.db.ports import Bell
+from holdfast.plane.db.ports import ChannelListener
 from holdfast.plane.db.statements import sql
 from holdfast.plane.fleet.registry import View
 from holdfast.plane.model.messages import EVERY_POOL, pool_channel
@@ -104,7 +104,7 @@ class Dispatcher:
         self._batch = batch
         self._idle_ns = idle_ns
         self._pools: dict[str, _PoolState] = {}
-        self._listeners: list[Bell] = []
+        self._listeners: list[ChannelListener] = []
         self._running: asyncio.Task[None] | None = None
         self._unread = Trouble(_log, "the workers could not be read", "the workers can be read again")
         self.tally: Counter[str] = Counter()
@@ -181,7 +181,7 @@ class Dispatcher:
                     tasks.create_task(self._adopt(topic))
                 notified = await _notified(listener, self._pause_ns())
 
-    async def _listen(self, state: _PoolState, listener: Bell) -> None:
+    async def _listen(self, state: _PoolState, listener: ChannelListener) -> None:
         with contextlib.suppress(Closed):
             while True:  # ends when the listener is closed
                 if await listener.wait(3600 * NS):
@@ -247,8 +247,8 @@ class Dispatcher:
             self.tally["errors"] += 1
             say(_log, logging.ERROR, "jobs that wait for a topic could not be moved", error, topic=topic)
 
-    def _listen_to(self, channel: str) -> Bell:
-        listener = self._store.database.bell(channel)
+    def _listen_to(self, channel: str) -> ChannelListener:
+        listener = self._store.database.listen(channel)
         self._listeners.append(listener)
         return listener
 
@@ -361,7 +361,7 @@ async def _end(loops: asyncio.Task[None]) -> None:
     await loops
 
 
-async def _notified(listener: Bell, timeout_ns: int) -> bool:
+async def _notified(listener: ChannelListener, timeout_ns: int) -> bool:
     try:
         return await listener.wait(timeout_ns)
     except Closed:

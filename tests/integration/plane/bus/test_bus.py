@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.db.notifier import Bells
+from holdfast.plane.db.notifier import DatabaseNotifier
 from holdfast.plane.db.ports import Handler, Tx
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Delivery, Message
@@ -274,7 +274,7 @@ async def test_a_consumer_is_woken_and_does_not_poll(buses: Buses) -> None:
 
 
 async def test_a_hint_that_was_lost_is_made_up_for_by_a_look(buses: Buses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bells, "ring", lambda self, channels: None)
+    monkeypatch.setattr(DatabaseNotifier, "notify", lambda self, channels: None)
     bus, database = await buses.open(poll_ns=20 * MS)
     got = Recorder()
 

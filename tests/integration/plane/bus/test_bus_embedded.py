@@ -65,9 +65,9 @@ async def given_back(database: Database) -> Row:
     return (await rows(database))[0]
 
 
-async def ring(database: Database) -> None:
+async def notify(database: Database) -> None:
     async def work(tx: Tx) -> None:
-        tx.ring(channel_of(SUBJECT, GROUP))
+        tx.notify(channel_of(SUBJECT, GROUP))
 
     await database.write(work)
 
@@ -107,7 +107,7 @@ async def test_a_delay_is_kept_to_the_nanosecond(buses: Buses, error: RetryLater
         assert got.ids == ["1", "canary"]
 
         clock.at_ns += 1
-        await ring(database)
+        await notify(database)
         await got.until(3)
 
     assert got.ids == ["1", "canary", "1"]
@@ -168,7 +168,7 @@ async def test_a_message_for_later_comes_at_its_time_and_its_age_counts_from_the
         await got.until(2)
         await settled(database, 2, 2)
         clock.at_ns = at_ns
-        await ring(database)
+        await notify(database)
         await got.until(4)
         await settled(database, 3, 2)
 
@@ -214,7 +214,7 @@ async def test_a_dead_letter_that_could_not_be_written_is_tried_again_after_five
         row = await given_back(database)
         assert row["due_ns"] == clock.at_ns + 5 * NS
         clock.at_ns += 5 * NS
-        await ring(database)
+        await notify(database)
         await until(lambda: bool(buses.letters.found), buses.letters.changed)
         await settled(database, 1, 2)
 
@@ -242,12 +242,12 @@ async def test_a_consumer_that_is_not_heard_of_loses_its_message_after_the_ack_w
         await got.until(1)
         async with other.consume(how(), stolen):
             clock.at_ns += 30 * NS - 1
-            await ring(database)
+            await notify(database)
             await other.publish([message("canary")])
             await eventually(lambda: _any_id([*got.ids, *stolen.ids], "canary"))
             assert "1" not in stolen.ids
             clock.at_ns += 1
-            await ring(database)
+            await notify(database)
             await eventually(lambda: _any_id([*got.ids[1:], *stolen.ids], "1"))
             go_on.set()
             await eventually(lambda: _any_id([key for key, n in slow.statistics().items() if n], "error"))
@@ -355,7 +355,7 @@ async def test_an_idle_consumer_asks_nothing(buses: Buses) -> None:
 
         assert isinstance(bus, EmbeddedBus)
         next(iter(bus._consumers))._database = Counting()
-        await ring(database)
+        await notify(database)
         await eventually(lambda: _more_than(lambda: asked, 0))
         before = asked
         for _ in range(50):

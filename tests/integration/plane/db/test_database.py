@@ -253,7 +253,7 @@ async def test_closing_finishes_what_was_asked_before_and_refuses_what_comes_aft
         with pytest.raises(Closed):
             await call(partial(insert, number=99))
     with pytest.raises(Closed):
-        database.bell("a")
+        database.listen("a")
     again = open_database(plane_url)
     assert len(await numbers(again)) == 50
     await again.close()

@@ -1,4 +1,5 @@
-"""Bells: a ring wakes those who wait, in this process and in others, after the commit and never without one."""
+"""DatabaseNotifier: a notification wakes those who wait, in this process and in others, after the commit and never
+without one."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from functools import partial
 import pytest
 
 from holdfast.errors import BadInput, Closed
-from holdfast.plane.db.notifier import CHANNEL_CHARS_MAX, Bells
+from holdfast.plane.db.notifier import CHANNEL_CHARS_MAX, DatabaseNotifier
 from holdfast.plane.db.open import open_database
-from holdfast.plane.db.ports import Bell, Database, Tx
+from holdfast.plane.db.ports import ChannelListener, Database, Tx
 from holdfast.types import MS, NS
 from support.fixtures.databases import insert, until
 
@@ -19,57 +20,57 @@ pytestmark = pytest.mark.asyncio
 LONG = 60 * NS
 
 
-async def ring(tx: Tx, channel: str, *more: str, number: int = 1) -> None:
+async def notify(tx: Tx, channel: str, *more: str, number: int = 1) -> None:
     await insert(tx, number)
     for each in (channel, *more):
-        tx.ring(each)
+        tx.notify(each)
 
 
-async def settle(bell: Bell) -> None:
-    """Listening begins with a ring, for something may have been missed before it."""
-    assert await bell.wait(LONG) is True
+async def settle(listener: ChannelListener) -> None:
+    """Listening begins with a notification, for something may have been missed before it."""
+    assert await listener.wait(LONG) is True
 
 
 async def test_a_ring_wakes_who_waits_and_who_waits_next(database: Database) -> None:
-    early, other = database.bell("a"), database.bell("b")
+    early, other = database.listen("a"), database.listen("b")
     await settle(early)
     await settle(other)
     waiting = asyncio.create_task(early.wait(LONG))
     await asyncio.sleep(0)
 
-    await database.write(lambda tx: ring(tx, "a"))
+    await database.write(lambda tx: notify(tx, "a"))
 
     assert await waiting is True
-    await database.write(lambda tx: ring(tx, "a", number=2))
+    await database.write(lambda tx: notify(tx, "a", number=2))
     assert await early.wait(LONG) is True
     assert await early.wait(0) is False
     assert await other.wait(0) is False
 
 
 async def test_work_that_is_undone_rings_nowhere(database: Database) -> None:
-    bell = database.bell("a")
-    await settle(bell)
+    listener = database.listen("a")
+    await settle(listener)
 
     async def undone(tx: Tx) -> None:
-        await ring(tx, "a")
+        await notify(tx, "a")
         raise ValueError
 
     with pytest.raises(ValueError):
         await database.write(undone)
 
-    assert await bell.wait(0) is False
+    assert await listener.wait(0) is False
 
 
 async def test_a_commit_elsewhere_rings_here(database: Database, plane_url: str) -> None:
     """Two objects know nothing of each other: as between processes, only the database connects them."""
     elsewhere = open_database(plane_url)
-    bell, silent = database.bell("a"), database.bell("b")
-    await settle(bell)
+    listener, silent = database.listen("a"), database.listen("b")
+    await settle(listener)
     await settle(silent)
 
     for n in range(20):
-        await elsewhere.write(partial(ring, channel="a", number=n))
-        assert await bell.wait(LONG) is True
+        await elsewhere.write(partial(notify, channel="a", number=n))
+        assert await listener.wait(LONG) is True
 
     assert await silent.wait(0) is False
     await elsewhere.close()
@@ -77,19 +78,19 @@ async def test_a_commit_elsewhere_rings_here(database: Database, plane_url: str)
 
 async def test_the_last_ring_before_closing_is_heard(database: Database, plane_url: str) -> None:
     """A command that submits something and ends must not leave the others waiting."""
-    bell = database.bell("a")
-    await settle(bell)
+    listener = database.listen("a")
+    await settle(listener)
     for n in range(3):
         elsewhere = open_database(plane_url)
-        await elsewhere.write(partial(ring, channel="a", number=n))
+        await elsewhere.write(partial(notify, channel="a", number=n))
         await elsewhere.close()
 
-        assert await bell.wait(LONG) is True
+        assert await listener.wait(LONG) is True
 
 
 async def test_a_read_has_nothing_to_tell(database: Database) -> None:
     async def work(tx: Tx) -> None:
-        tx.ring("a")
+        tx.notify("a")
 
     with pytest.raises(BadInput, match="give it to `write`"):
         await database.read(work)
@@ -99,41 +100,41 @@ async def test_what_is_committed_while_listening_begins_is_not_missed(database: 
     elsewhere = open_database(plane_url)
     await elsewhere.read(lambda tx: tx.query("SELECT 1"))
 
-    bell = database.bell("a")
-    await elsewhere.write(lambda tx: ring(tx, "a"))
+    listener = database.listen("a")
+    await elsewhere.write(lambda tx: notify(tx, "a"))
 
-    assert await bell.wait(LONG) is True
+    assert await listener.wait(LONG) is True
     await elsewhere.close()
 
 
 async def test_more_channels_than_fit_in_one_message_still_ring(database: Database, plane_url: str) -> None:
     elsewhere = open_database(plane_url)
     names = [f"{n:04}{'ä' * 190}" for n in range(300)]
-    bell = database.bell(names[7])
-    await settle(bell)
+    listener = database.listen(names[7])
+    await settle(listener)
 
-    await elsewhere.write(lambda tx: ring(tx, *names))
+    await elsewhere.write(lambda tx: notify(tx, *names))
 
-    assert await bell.wait(LONG) is True
+    assert await listener.wait(LONG) is True
     await elsewhere.close()
 
 
 async def test_many_rings_at_once_reach_each_channel(database: Database, plane_url: str) -> None:
     """More than a listener's queue holds, while its loop is too busy to look: it wakes everybody to be sure."""
     elsewhere = open_database(plane_url)
-    bells = [database.bell(f"c{n}") for n in range(100)]
-    for bell in bells:
-        await settle(bell)
+    listeners = [database.listen(f"c{n}") for n in range(100)]
+    for listener in listeners:
+        await settle(listener)
 
     for n in range(100):
-        await elsewhere.write(partial(ring, channel=f"c{n}", number=n))
+        await elsewhere.write(partial(notify, channel=f"c{n}", number=n))
 
-    assert all(await asyncio.gather(*(bell.wait(LONG) for bell in bells)))
+    assert all(await asyncio.gather(*(listener.wait(LONG) for listener in listeners)))
     await elsewhere.close()
 
 
 async def test_closing_a_bell_or_the_database_tells_who_waits(database: Database) -> None:
-    one, two = database.bell("a"), database.bell("a")
+    one, two = database.listen("a"), database.listen("a")
     await settle(one)
     await settle(two)
     waits = [asyncio.create_task(each.wait(LONG)) for each in (one, two)]
@@ -153,79 +154,79 @@ async def test_closing_a_bell_or_the_database_tells_who_waits(database: Database
 @pytest.mark.parametrize("channel", ["", "a\nb", "x" * (CHANNEL_CHARS_MAX + 1), None, 1, "a\0"], ids=repr)
 async def test_a_channel_needs_a_short_name_on_one_line(database: Database, channel: str) -> None:
     with pytest.raises(BadInput, match="channel"):
-        database.bell(channel)
+        database.listen(channel)
     with pytest.raises(BadInput, match="channel"):
-        await database.write(lambda tx: ring(tx, channel))
+        await database.write(lambda tx: notify(tx, channel))
 
 
 async def test_a_ring_is_not_lost_with_the_wait_that_was_cancelled_in_the_same_moment() -> None:
-    bells = Bells()
-    bell = bells.bell("a")
-    waiting = asyncio.create_task(bell.wait(LONG))
+    listeners = DatabaseNotifier()
+    listener = listeners.listen("a")
+    waiting = asyncio.create_task(listener.wait(LONG))
     await asyncio.sleep(0)
 
-    bells.ring(["a"])
+    listeners.notify(["a"])
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
-    assert await bell.wait(0) is True
-    assert len(bells) == 1
-    bell.close()
-    assert len(bells) == 0
+    assert await listener.wait(0) is True
+    assert len(listeners) == 1
+    listener.close()
+    assert len(listeners) == 0
 
 
 async def test_whoever_wants_to_be_called_is_called_at_each_ring_and_for_those_before(database: Database) -> None:
-    bell = database.bell("a")
-    await settle(bell)
+    listener = database.listen("a")
+    await settle(listener)
     calls: list[int] = []
-    await database.write(lambda tx: ring(tx, "a"))
+    await database.write(lambda tx: notify(tx, "a"))
     await asyncio.sleep(0)
-    bell.each(lambda: calls.append(len(calls)))
+    listener.each(lambda: calls.append(len(calls)))
     await until(lambda: calls == [0])
 
-    await database.write(lambda tx: ring(tx, "a", number=2))
+    await database.write(lambda tx: notify(tx, "a", number=2))
     await until(lambda: calls == [0, 1])
-    await database.write(lambda tx: ring(tx, "b", number=3))
-    await database.write(lambda tx: ring(tx, "a", number=4))
+    await database.write(lambda tx: notify(tx, "b", number=3))
+    await database.write(lambda tx: notify(tx, "a", number=4))
     await until(lambda: len(calls) > 2)
     assert calls == [0, 1, 2]
-    bell.close()
-    await database.write(lambda tx: ring(tx, "a", number=5))
+    listener.close()
+    await database.write(lambda tx: notify(tx, "a", number=5))
     assert calls == [0, 1, 2]
 
 
 async def test_a_wait_without_a_ring_ends_with_its_time() -> None:
-    bell = Bells().bell("a")
+    listener = DatabaseNotifier().listen("a")
 
-    assert await bell.wait(5 * MS) is False
-    assert await bell.wait(-1) is False
+    assert await listener.wait(5 * MS) is False
+    assert await listener.wait(-1) is False
 
 
 async def test_all_who_wait_at_one_bell_are_woken() -> None:
-    bells = Bells()
-    bell = bells.bell("a")
-    waits = [asyncio.create_task(bell.wait(LONG)) for _ in range(3)]
+    listeners = DatabaseNotifier()
+    listener = listeners.listen("a")
+    waits = [asyncio.create_task(listener.wait(LONG)) for _ in range(3)]
     await asyncio.sleep(0)
 
-    bells.ring_all()
+    listeners.notify_all()
 
     assert await asyncio.gather(*waits) == [True] * 3
-    assert await bell.wait(0) is False
+    assert await listener.wait(0) is False
 
 
 async def test_a_ring_in_a_write_that_shares_its_commit_with_a_failing_one_is_heard(database: Database) -> None:
-    bell = database.bell("a")
-    await settle(bell)
+    listener = database.listen("a")
+    await settle(listener)
 
     async def bad(tx: Tx) -> None:
-        tx.ring("b")
+        tx.notify("b")
         raise ValueError
 
     answers = await asyncio.gather(
-        database.write(bad), database.write(partial(insert, number=5)), database.write(lambda tx: ring(tx, "a")),
+        database.write(bad), database.write(partial(insert, number=5)), database.write(lambda tx: notify(tx, "a")),
         return_exceptions=True,
     )  # fmt: skip
 
     assert [type(each) for each in answers] == [ValueError, int, type(None)]
-    assert await bell.wait(LONG) is True
+    assert await listener.wait(LONG) is True

@@ -110,19 +110,19 @@ async def test_acknowledged_writes_survive_restarts_in_the_middle(own_postgres: 
 async def test_bells_ring_again_after_a_restart(own_postgres: PostgresServer) -> None:
     here, there = PostgresDatabase(own_postgres.url()), PostgresDatabase(own_postgres.url())
     await there.write(lambda tx: tx.query(THINGS))
-    bell = here.bell("a")
-    assert await bell.wait(LONG) is True  # it listens
+    listener = here.listen("a")
+    assert await listener.wait(LONG) is True  # it listens
     await asyncio.to_thread(own_postgres.stop)
     await asyncio.to_thread(own_postgres.start)
 
-    assert await bell.wait(LONG) is True  # it listens again, and may have missed something
+    assert await listener.wait(LONG) is True  # it listens again, and may have missed something
 
     async def work(tx: Tx) -> None:
         await insert(tx, 1)
-        tx.ring("a")
+        tx.notify("a")
 
     await there.write(work)
-    assert await bell.wait(LONG) is True
+    assert await listener.wait(LONG) is True
     await asyncio.gather(here.close(), there.close())
 
 
@@ -255,7 +255,7 @@ async def test_a_cancelled_work_frees_its_rows_and_its_connection(
 
     for _ in range(3):
         task = asyncio.create_task(small.write(stuck))
-        while watching.execute(asleep).fetchone() != (1,):  # noqa: ASYNC110 - the server rings no bell
+        while watching.execute(asleep).fetchone() != (1,):  # noqa: ASYNC110 - the server channels no listener
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -274,7 +274,7 @@ async def test_a_client_that_is_gone_in_the_middle_of_a_statement_frees_its_rows
     asked = asyncio.create_task(connection.execute("SELECT pg_sleep(600)"))
     watching: psycopg.Connection[tuple[object, ...]] = postgres_connect(autocommit=True)
     state = "SELECT state FROM pg_stat_activity WHERE pid = %s"
-    while watching.execute(state, [pid]).fetchone() != ("active",):  # noqa: ASYNC110 - the server rings no bell
+    while watching.execute(state, [pid]).fetchone() != ("active",):  # noqa: ASYNC110 - the server channels no listener
         await asyncio.sleep(0.01)
     connection.pgconn.finish()  # as the kernel does for a process that is killed
     with pytest.raises(psycopg.OperationalError):

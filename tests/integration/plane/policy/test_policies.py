@@ -144,10 +144,10 @@ async def test_what_cannot_be_right_is_refused(policy: PlanePolicy, wrong: dict[
 
 async def test_a_switch_rings(place: Database, policy: PlanePolicy) -> None:
     await policy.prepare()
-    bell = place.bell(CHANNEL)
+    listener = place.listen(CHANNEL)
     await switch(policy, "low", "wait")
-    assert await bell.wait(60 * NS)
-    bell.close()
+    assert await listener.wait(60 * NS)
+    listener.close()
 
 
 # Whose word counts.
@@ -230,10 +230,10 @@ async def test_an_exercise_ends_by_itself_and_is_remembered(policy: PlanePolicy,
 async def test_an_exercise_can_be_ended_and_followers_hear_of_it(place: Database, policy: PlanePolicy) -> None:
     await policy.write_defaults()
     await policy.begin_exercise("workflow.run", 1, duration=600, actor="ada")
-    before, bell = await policy.revision(), place.bell(CHANNEL)
+    before, listener = await policy.revision(), place.listen(CHANNEL)
     assert await policy.end_exercise("workflow.run", actor="bob")
-    assert await bell.wait(60 * NS)
-    bell.close()
+    assert await listener.wait(60 * NS)
+    listener.close()
     assert await policy.revision() > before
     assert (await policy.view()).exercises == []
 

@@ -239,12 +239,12 @@ async def test_a_part_that_ends_by_itself_is_told_to_whoever_waits(
 async def test_a_scheduler_that_dispatches_nothing_any_more_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_bell(channel: str) -> NoReturn:
-        raise ValueError(f"no bell for {channel}")
+    def no_listener(channel: str) -> NoReturn:
+        raise ValueError(f"no listener for {channel}")
 
     async with Plane(quick(tmp_path), {"scheduler"}) as plane:
         components = plane.components
-        monkeypatch.setattr(components.database, "bell", no_bell)
+        monkeypatch.setattr(components.database, "listen", no_listener)
         await components.workers.record(Heartbeat("w1", "default", ("double",), 1, 0, components.clock.now().wall))
         with pytest.raises(ExceptionGroup) as raised:
             await asyncio.wait_for(plane.wait(), 60)

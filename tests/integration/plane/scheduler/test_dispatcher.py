@@ -97,7 +97,7 @@ async def test_a_place_that_becomes_free_goes_to_the_next_in_line(planes: Planes
 
 
 async def test_a_job_that_is_made_without_a_message_is_found_in_line_by_the_bell(planes: Planes) -> None:
-    """The idle look is an hour away here; and a bell of another process is as good."""
+    """The idle look is an hour away here; and a listener of another process is as good."""
     plane, elsewhere = await planes.open(idle_ns=3600 * 10**9), await planes.open()
     await plane.beat(capacity=8)
     async with plane.scheduler.serving():

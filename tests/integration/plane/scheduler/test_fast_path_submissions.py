@@ -88,12 +88,12 @@ async def test_whoever_finds_no_place_stands_in_line_and_whoever_comes_then_stan
     await beat(service, 1)
     await prompt(service)
     first, _ = await service.submit(ANN, Submission("sum", 1, "blue"))
-    bell = service.parts.database.bell(pool_channel(POOL))
+    listener = service.parts.database.listen(pool_channel(POOL))
     try:
         second, made = await service.submit(ANN, Submission("sum", 2, "blue"))
-        assert await bell.wait(30_000_000_000)
+        assert await listener.wait(30_000_000_000)
     finally:
-        bell.close()
+        listener.close()
     assert (first.state, second.state, second.version, made) == (JobState.DISPATCHED, JobState.PENDING, 1, True)
     await beat(service, 4)  # a slot is free now, and a job waits for it
     service.fast_path._state.succeeded(POOL)

@@ -54,7 +54,7 @@ async def test_a_rolling_restart_under_load_loses_and_repeats_nothing(planes: Pl
 
 
 async def test_a_place_that_was_freed_by_a_process_that_does_not_dispatch_is_filled(planes: Planes) -> None:
-    """A time limit, or a cancel, is written elsewhere: the bell of the pool tells the schedulers."""
+    """A time limit, or a cancel, is written elsewhere: the listener of the pool tells the schedulers."""
     plane, elsewhere = await planes.open(idle_ns=3600 * 10**9), await planes.open()
     await plane.beat(capacity=1)
     first = await plane.submit()

@@ -58,17 +58,17 @@ async def test_a_job_that_can_go_and_finds_no_place_stands_in_line_and_its_pool_
     assert await parts.workers.record(beat)
     await parts.workers.view(fresh=True)
     await every_service.submit(BLUE, Submission("sum", 0, "blue"))  # has the only place, or waits for it
-    bell = parts.database.bell(pool_channel("default"))
+    listener = parts.database.listen(pool_channel("default"))
     try:
-        while await bell.wait(0):  # whatever the worker's coming has rung for
+        while await listener.wait(0):  # whatever the worker's coming has notified for
             pass
         job, made = await every_service.submit(BLUE, Submission("sum", 1, "blue"))
         assert (made, job.state, job.pool) == (True, JobState.PENDING, "default")
-        assert await bell.wait(30 * NS)
+        assert await listener.wait(30 * NS)
         again, made = await every_service.submit(BLUE, Submission("sum", 1, "blue", job.id))
         assert (again.id, made) == (job.id, False)
     finally:
-        bell.close()
+        listener.close()
     await every_service.submit(BLUE, Submission("sum", 2, "blue", not_before_ns=beat.at_ns + 3600 * NS))
     await every_service.submit(BLUE, Submission("unheard-of", 3, "blue"))
     await pending(every_service, subjects.SUBMIT, 2)

@@ -17,11 +17,11 @@ import pytest_asyncio
 
 import holdfast.aio
 from holdfast.errors import BadInput, Misconfigured, Unavailable
-from holdfast.plane.db.notifier import ChannelBell
+from holdfast.plane.db.notifier import ChannelSubscription
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite import database as sqlite_database
 from holdfast.plane.db.sqlite.database import SqliteDatabase
-from holdfast.plane.db.sqlite.notify import Ear, Voice
+from holdfast.plane.db.sqlite.notify import HintBroadcaster, SocketListener
 from holdfast.stores.sqlite.host_identity import this_host
 from holdfast.types import MS, NS
 from support.fixtures.databases import THINGS, insert, numbers, until
@@ -289,12 +289,12 @@ async def test_settings_that_cannot_be_are_refused(path: str, field: str, value:
 
 
 async def test_leases_live_in_the_same_file(path: str, file: SqliteDatabase) -> None:
-    bell = file.bell("a")  # makes the table of listeners
+    listener = file.listen("a")  # makes the table of listeners
     async with holdfast.aio.connect(f"sqlite:///{path}") as locks:
         for n in range(5):
             async with locks.lock("k", ttl=30):
                 await file.write(partial(insert, number=n))
-    bell.close()
+    listener.close()
 
     assert await numbers(file) == [0, 1, 2, 3, 4]
 
@@ -303,35 +303,35 @@ async def test_dead_listeners_are_forgotten_and_closed_ones_take_themselves_out(
     path: str, file: SqliteDatabase, intruder: sqlite3.Connection
 ) -> None:
     other = SqliteDatabase(path)
-    bells = [each.bell("a") for each in (file, other)]
-    for bell in bells:
-        assert await bell.wait(LONG) is True  # it is enrolled
+    listeners = [each.listen("a") for each in (file, other)]
+    for listener in listeners:
+        assert await listener.wait(LONG) is True  # it is enrolled
     place = intruder.execute("SELECT place FROM plane_listener").fetchone()[0]
     intruder.execute("INSERT INTO plane_listener VALUES ('nobody-listens-here', ?, 0), ('old', 'boot:1', 0)", [place])
     await other.close()
     number = iter(range(1000))
     while intruder.execute("SELECT count(*) FROM plane_listener").fetchone() != (2,):
-        await file.write(partial(rung, number=next(number)))  # one finds out, and a later one writes it down
+        await file.write(partial(notified, number=next(number)))  # one finds out, and a later one writes it down
 
     third = SqliteDatabase(path)
-    assert await third.bell("b").wait(LONG) is True
+    assert await third.listen("b").wait(LONG) is True
     assert intruder.execute("SELECT count(*) FROM plane_listener WHERE address = 'old'").fetchone() == (0,)
     await third.close()
 
 
-async def rung(tx: Tx, number: int) -> None:
+async def notified(tx: Tx, number: int) -> None:
     await insert(tx, number)
-    tx.ring("a")
+    tx.notify("a")
 
 
 async def test_where_there_are_no_sockets_changes_are_looked_for(path: str, file: SqliteDatabase) -> None:
     polling = SqliteDatabase(path, hints="polling")
-    bell: ChannelBell = polling.bell("a")
-    assert await bell.wait(LONG) is True  # it has looked for the first time
+    listener: ChannelSubscription = polling.listen("a")
+    assert await listener.wait(LONG) is True  # it has looked for the first time
 
     for n in range(3):
-        await file.write(partial(rung, number=n))
-        assert await bell.wait(LONG) is True
+        await file.write(partial(notified, number=n))
+        assert await listener.wait(LONG) is True
 
     await polling.close()
 
@@ -342,10 +342,10 @@ async def test_a_system_without_abstract_sockets_falls_back_to_looking(
     elsewhere = replace(this_host(), place="")
     monkeypatch.setattr("holdfast.plane.db.sqlite.notify.this_host", lambda: elsewhere)
     blind = SqliteDatabase(path)
-    bell = blind.bell("a")
-    await file.write(partial(rung, number=1))
+    listener = blind.listen("a")
+    await file.write(partial(notified, number=1))
 
-    assert await bell.wait(LONG) is True
+    assert await listener.wait(LONG) is True
     await blind.close()
 
 
@@ -371,16 +371,16 @@ async def test_a_work_that_has_begun_is_never_said_not_to_have_happened(path: st
 async def test_a_listener_whose_queue_ran_over_wakes_everybody() -> None:
     heard: list[str] = []
     everybody = asyncio.Event()
-    ear = Ear(asyncio.get_running_loop(), heard.extend, everybody.set)
-    voice = Voice()
+    socket_listener = SocketListener(asyncio.get_running_loop(), heard.extend, everybody.set)
+    broadcaster = HintBroadcaster()
 
     for n in range(2000):  # the loop has no chance to look meanwhile
-        voice.tell([ear.address], [f"c{n}"])
+        broadcaster.tell([socket_listener.address], [f"c{n}"])
     async with asyncio.timeout(60):
         await everybody.wait()
     assert heard == []
-    voice.tell([ear.address], ["a", "b"])
+    broadcaster.tell([socket_listener.address], ["a", "b"])
     await until(lambda: sorted(heard) == ["a", "b"])
 
-    voice.close()
-    ear.close()
+    broadcaster.close()
+    socket_listener.close()

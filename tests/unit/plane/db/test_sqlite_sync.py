@@ -99,11 +99,11 @@ async def test_whoever_asked_is_not_told_before_the_disk_has_it_and_others_write
 
     async def work(tx: Tx, number: int) -> int:
         tx.after(lambda: called.append(number))
-        tx.ring("here")
+        tx.notify("here")
         return await insert(tx, number)
 
-    bell = file.bell("here")
-    assert await bell.wait(60 * NS)  # it is known to others from now on
+    listener = file.listen("here")
+    assert await listener.wait(60 * NS)  # it is known to others from now on
     await file.write(partial(insert, number=0))
     disk.go.clear()
     before = disk.asked
@@ -117,12 +117,12 @@ async def test_whoever_asked_is_not_told_before_the_disk_has_it_and_others_write
     assert not first.done()
     assert not any(each.done() for each in others)
     assert called == []
-    assert await bell.wait(60 * NS)  # whoever looks sees it, and may begin with what comes of it
+    assert await listener.wait(60 * NS)  # whoever looks sees it, and may begin with what comes of it
     disk.go.set()
     assert await asyncio.gather(first, *others) == [1, 2, 3]
     assert called == [1, 2, 3]
     assert disk.asked == before + 2, "one for the first, and one for all that came while it lasted"
-    bell.close()
+    listener.close()
 
 
 async def test_whoever_does_not_care_is_told_at_once_and_does_not_tell_for_others(

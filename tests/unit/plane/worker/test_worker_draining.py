@@ -20,7 +20,7 @@ from holdfast.plane.worker.executor import Interruption
 from holdfast.plane.worker.worker import Worker, _stopping_ns, _undisturbed_ns
 from holdfast.types import NS
 from support.fixtures.databases import until
-from support.fixtures.workers import Ear, Gate, WorkerStage
+from support.fixtures.workers import Gate, SocketListener, WorkerStage
 
 pytestmark = pytest.mark.asyncio
 
@@ -277,7 +277,7 @@ async def test_a_start_that_is_given_up_leaves_nothing_that_an_end_would_wait_fo
     app, asked = App("billing"), asyncio.Event()
     app.job("charge")(lambda payload: payload)
 
-    class Silent(Ear):
+    class Silent(SocketListener):
         @asynccontextmanager
         async def _consuming(self, how: Consumption, handler: Handler) -> AsyncIterator[Consumer]:
             asked.set()

@@ -73,7 +73,7 @@ def _waits(plan: AlertPlan) -> Iterator[Scenario]:
 
     def slow(envelope: float) -> dict[float, Curve]:
         """One wait in fifty takes the maximum time, after the beginning."""
-        return {0.005: rising(BUSY), _rung(envelope): rising(BUSY / 50, START)}
+        return {0.005: rising(BUSY), _notified(envelope): rising(BUSY / 50, START)}
 
     for family, metric, part, name in (
         ("scheduler.job", "job_lock_wait", "scheduler", "HoldfastJobLockWait"),
@@ -134,7 +134,7 @@ def _renewals(plan: AlertPlan) -> Iterator[Scenario]:
     renewed = {bound: rising(0.1, START), wide: rising(1.0)}
     thin = Fleet(plan).measured("a", "lock_renew_remaining_seconds", renewed, family=family)
     yield Scenario("leases are renewed at the last moment", thin, late, {late: ["HoldfastRenewalMarginThin"]})
-    slowly = _rung(4 * slow_renewal_ns(timing.ttl_ns) / NS)
+    slowly = _notified(4 * slow_renewal_ns(timing.ttl_ns) / NS)
     answers = Fleet(plan).measured(
         "a", "lock_renew_seconds", {0.005: rising(1.0), slowly: rising(0.1, START)}, outcome="answered"
     )
@@ -146,7 +146,7 @@ def _renewals(plan: AlertPlan) -> Iterator[Scenario]:
     yield Scenario("an event loop is blocked", blocked, soon, {soon: ["HoldfastEventLoopLate"]})
 
 
-def _rung(seconds: float) -> float:
+def _notified(seconds: float) -> float:
     """The first bucket bound that is at least this long."""
     return next((bound / NS for bound in LADDER_NS if bound / NS >= seconds), LADDER_NS[-1] / NS)
 

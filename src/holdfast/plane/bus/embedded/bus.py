@@ -105,7 +105,7 @@ class EmbeddedBus:
         for row in rows:
             row["place"] = self._place = max(now_ns, self._place + 1)
             row["state"] = int(row["not_before_ns"] > now_ns)
-            tx.ring(channel_of(row["subject"], row["recipient"]))
+            tx.notify(channel_of(row["subject"], row["recipient"]))
         if rows:
             await tx.query_many(self._insert, rows)
 

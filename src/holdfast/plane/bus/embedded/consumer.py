@@ -25,7 +25,7 @@ from holdfast.plane.bus.delivery_rules import Ack, GiveBack
 from holdfast.plane.bus.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.bus.inflight import Dead, InFlight, Taken
 from holdfast.plane.db.migrations import script
-from holdfast.plane.db.ports import Along, Bell, Consumption, Database, Handler, Row, Tx
+from holdfast.plane.db.ports import Along, ChannelListener, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.model.records import Delivery
 from holdfast.types import MS, NS
 
@@ -92,7 +92,7 @@ class EmbeddedConsumer:
         names |= {each: f"bus_{each}" for each in ("ack", "give_back", "extend")}
         self._sql = {each: script(name, database.dialect) for each, name in names.items()}
         self._queue = {"recipient": how.group, "subject": how.subject, "subjects": json.dumps(how.subjects)}
-        self._bells: list[Bell] = []
+        self._listeners: list[ChannelListener] = []
 
     @property
     def handling(self) -> int:
@@ -118,9 +118,9 @@ class EmbeddedConsumer:
         """Begin to take messages."""
         loop = asyncio.get_running_loop()
         for subject in self._how.subjects:
-            bell = self._database.bell(channel_of(subject, self._how.group))
-            bell.each(self._rung)
-            self._bells.append(bell)
+            listener = self._database.listen(channel_of(subject, self._how.group))
+            listener.each(self._notified)
+            self._listeners.append(listener)
         self._turning = loop.create_task(self._turns())
 
     async def drain(self, grace_ns: int) -> None:
@@ -133,8 +133,8 @@ class EmbeddedConsumer:
             task.cancel()
         if late:
             await asyncio.wait(late)
-        for bell in self._bells:
-            bell.close()
+        for listener in self._listeners:
+            listener.close()
         if self._settled:
             text = "messages could not be settled, and will be delivered again"
             say(_log, logging.WARNING, text, subject=self._how.subject, messages=len(self._settled))
@@ -144,7 +144,7 @@ class EmbeddedConsumer:
     def _wakened(self) -> None:
         self._wake.set()
 
-    def _rung(self) -> None:
+    def _notified(self) -> None:
         self._look = True
         self._wakened()
 
@@ -206,7 +206,7 @@ class EmbeddedConsumer:
         if not (most or settled or silent):
             return False
         if most:
-            self._look, self._looked_s = False, loop_s  # a ring from here on is for the next turn
+            self._look, self._looked_s = False, loop_s  # a notification from here on is for the next turn
         try:
             if ARMED:
                 await areach("plane.bus.claim")
@@ -253,7 +253,7 @@ class EmbeddedConsumer:
         if backs:
             await tx.query_many(self._sql["give_back"], backs)
             for subject in self._given_away(settled, now_ns):
-                tx.ring(channel_of(subject, self._how.group))  # another consumer may be free
+                tx.notify(channel_of(subject, self._how.group))  # another consumer may be free
         if silent:
             await tx.query_many(self._sql["extend"], [self._named(each, self._until(now_ns)) for each in silent])
         if not most:

@@ -14,7 +14,7 @@ Errors: `Unavailable`: nothing has happened; also when all connections are busy 
 was lost while the answer to COMMIT was awaited. `Misconfigured`: it can never work like this.
 
 The parts: `postgres_pool` (connections), `postgres_transaction` (what a work sees), `postgres_errors` (what they mean),
-`postgres_hints` (bells between processes), `postgres_room` (a full disk), `bells` (bells within one).
+`postgres_hints` (notifications between processes), `postgres_room` (a full disk), `notifier` (within one).
 
 Clock: the event loop's for limits on this side, the server's for those on the other.
 """
@@ -30,7 +30,7 @@ import psycopg
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
-from holdfast.plane.db.notifier import Bells, ChannelBell
+from holdfast.plane.db.notifier import ChannelSubscription, DatabaseNotifier
 from holdfast.plane.db.ports import Work
 from holdfast.plane.db.postgres.disk_space import PostgresRoom, described
 from holdfast.plane.db.postgres.errors import at_commit, is_lost, is_worth_another_try
@@ -70,13 +70,13 @@ class PostgresDatabase:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        """Two more connections than `pool_max` are opened for bells."""
+        """Two more connections than `pool_max` are opened for listeners."""
         if not 0 <= pool_min <= pool_max or pool_max < 1:
             raise BadInput("pool_max", f"{pool_min} to {pool_max} connections cannot be", "give 1 or more")
         self._shown = redacted(url)
         self._entropy = entropy or SystemEntropy()
         self._pid = os.getpid()
-        self._bells = Bells()
+        self._notifier = DatabaseNotifier()
         self._pool = PostgresPool(
             url,
             self._shown,
@@ -113,12 +113,12 @@ class PostgresDatabase:
         """See `writability.Describes`."""
         return described(error)
 
-    def bell(self, channel: str) -> ChannelBell:
+    def listen(self, channel: str) -> ChannelSubscription:
         """See `ports.Database`. Belongs to the running event loop."""
         hints = self._here()
-        bell = self._bells.bell(channel)
+        listener = self._notifier.listen(channel)
         hints.listen()
-        return bell
+        return listener
 
     async def close(self) -> None:
         """Finish what has begun, and close the connections. Idempotent; what is asked from then on gets `Closed`."""
@@ -136,7 +136,7 @@ class PostgresDatabase:
             "active": self._active,
             "pool_wait_ns": self._pool.waited_ns,
             "hint_reconnects": reconnects,
-            "bells": len(self._bells),
+            "bells": len(self._notifier),
         }
 
     def _here(self) -> PostgresHints:
@@ -147,7 +147,7 @@ class PostgresDatabase:
         loop = asyncio.get_running_loop()
         if self._hints is None:
             self._loop = loop
-            self._hints = PostgresHints(self._pool.connect, self._bells, self._entropy)
+            self._hints = PostgresHints(self._pool.connect, self._notifier, self._entropy)
         if self._loop is not loop:
             raise Misconfigured("this database belongs to another event loop; open one for each")
         return self._hints
@@ -166,9 +166,9 @@ class PostgresDatabase:
             self._active -= 1
             if not self._active:
                 self._quiet.set()
-        if tx.rings:
-            self._bells.ring(tx.rings)
-            hints.tell(tx.rings)
+        if tx.channels:
+            self._notifier.notify(tx.channels)
+            hints.tell(tx.channels)
         return result
 
     async def _tried(self, work: Work[T], *, reads: bool, apart: bool) -> tuple[T, PostgresTx]:
@@ -256,7 +256,7 @@ class PostgresDatabase:
         if self._hints is not None:
             await self._hints.close()
         await self._pool.close()
-        self._bells.close()
+        self._notifier.close()
 
 
 class _MustHold(Exception):

@@ -1,7 +1,7 @@
 """Hints between the processes at one Postgres database, with NOTIFY.
 
-Promises: the channels that a commit rang at are told to every other process that listens, in one notification for all
-commits since the last; after a lost connection all subscriptions are notified, because hints may have been missed.
+Promises: the channels that a commit notified at are told to every other process that listens, in one notification for
+all commits since the last; after a lost connection all subscriptions are notified, because hints may have been missed.
 
 Hints are sent after the commit, on a connection of their own, and not inside the transaction. Postgres lets only one
 transaction at a time commit with a NOTIFY in it, and holds that turn until the commit is on disk: ten writers got a
@@ -21,7 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from holdfast.core.ports import Entropy
-from holdfast.plane.db.notifier import Bells
+from holdfast.plane.db.notifier import DatabaseNotifier
 from holdfast.types import NS
 
 CHANNEL: Final = "holdfast_plane"
@@ -36,11 +36,11 @@ Connect = Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]
 
 
 class PostgresHints:
-    """One task that listens, once there is a bell, and one that tells, once there was a ring."""
+    """One task that listens, once there is a listener, and one that tells, once there was a notification."""
 
-    def __init__(self, connect: Connect, bells: Bells, entropy: Entropy) -> None:
+    def __init__(self, connect: Connect, notifier: DatabaseNotifier, entropy: Entropy) -> None:
         self._connect = connect
-        self._bells = bells
+        self._notifier = notifier
         self._entropy = entropy
         self._instance = entropy.token()[:16]
         self._untold: set[str] = set()
@@ -89,7 +89,7 @@ class PostgresHints:
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.execute(f"LISTEN {CHANNEL}")
-        self._bells.ring_all()  # for notifications while this process did not listen
+        self._notifier.notify_all()  # for notifications while this process did not listen
         while True:  # ends when the connection does
             async for notification in connection.notifies(timeout=_LOOK_EVERY_S):
                 self._heard(notification.payload)
@@ -101,9 +101,9 @@ class PostgresHints:
         if instance == self._instance:
             return  # our own subscriptions were notified immediately
         if channels == _EVERYTHING:
-            self._bells.ring_all()
+            self._notifier.notify_all()
         else:
-            self._bells.ring(channels.split("\n"))
+            self._notifier.notify(channels.split("\n"))
 
     async def _speak(self, connection: psycopg.AsyncConnection[Any]) -> None:
         # It would have to wait for the disk like any other commit; and the loss of a hint with the server's power

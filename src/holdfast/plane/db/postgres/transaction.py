@@ -48,7 +48,7 @@ class PostgresTx:
         self.must_hold = False  # it cannot be done apart
         self.failure: HoldfastError | None = None
         self.cause: Exception | None = None  # the driver's own error behind it
-        self.rings: set[str] = set()
+        self.channels: set[str] = set()
         self.calls: list[Callable[[], None]] = []
 
     @property
@@ -142,11 +142,11 @@ class PostgresTx:
         except (psycopg.Error, UnicodeError) as error:
             raise self._spoilt(error) from error
 
-    def ring(self, channel: str) -> None:
+    def notify(self, channel: str) -> None:
         """See `ports.Tx`. A work that changes nothing has nothing to tell."""
         if self._reads:
-            raise BadInput("work", "rings, and was given to `read`", "give it to `write`")
-        self.rings.add(check_channel(channel))
+            raise BadInput("work", "notifies, and was given to `read`", "give it to `write`")
+        self.channels.add(check_channel(channel))
 
     def after(self, call: Callable[[], None]) -> None:
         """See `ports.Tx`."""

@@ -197,7 +197,7 @@ class SqliteTx:
         self._path = path
         self._reads = reads
         self._failure: BaseException | None = None
-        self.rings: set[str] = set()
+        self.channels: set[str] = set()
         self.calls: list[Callable[[], None]] = []
 
     def run(self, work: Work[T]) -> T:
@@ -249,11 +249,11 @@ class SqliteTx:
         except sqlite3.Error as error:
             raise self._spoilt(error) from error
 
-    def ring(self, channel: str) -> None:
+    def notify(self, channel: str) -> None:
         """See `ports.Tx`. A work that changes nothing has nothing to tell."""
         if self._reads:
-            raise BadInput("work", "rings, and was given to `read`", "give it to `write`")
-        self.rings.add(check_channel(channel))
+            raise BadInput("work", "notifies, and was given to `read`", "give it to `write`")
+        self.channels.add(check_channel(channel))
 
     def after(self, call: Callable[[], None]) -> None:
         """See `ports.Tx`."""

@@ -10,8 +10,8 @@ the work is finished, and the outcome is consistent and unknown to the one who l
 Does not promise: use from a second event loop, or in a forked child (both are refused), or from several machines.
 
 The parts: `sqlite_line` (who waits), `sqlite_threads` (group commit), `sqlite_sync` (what makes commits safe),
-`sqlite_connection` (the file, transactions), `sqlite_room` (a full disk), `sqlite_hints` (bells between processes),
-`bells` (bells within one).
+`sqlite_connection` (the file, transactions), `sqlite_room` (a full disk), `sqlite_hints` (notifications between
+processes), `notifier` (within one).
 
 Clock: the monotonic clock that is passed in, for statistics; the event loop's, for time limits.
 """
@@ -30,12 +30,12 @@ from typing import Final, Literal, TypeVar, cast
 
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, BadInput, Closed, Misconfigured
-from holdfast.plane.db.notifier import Bells, ChannelBell
+from holdfast.plane.db.notifier import ChannelSubscription, DatabaseNotifier
 from holdfast.plane.db.ports import Tx, Work
 from holdfast.plane.db.sqlite.connection import PlaneFile, SqliteConnection, SqliteTx, Synchronous, warn_if_shared
 from holdfast.plane.db.sqlite.disk_space import check_room, described
 from holdfast.plane.db.sqlite.fsync_thread import POSSIBLE, FsyncThread
-from holdfast.plane.db.sqlite.notify import Ear, Poll
+from holdfast.plane.db.sqlite.notify import Poll, SocketListener
 from holdfast.plane.db.sqlite.work_queue import CLOSED, Line
 from holdfast.plane.db.sqlite.writer import Counts, Reader, Writer
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -91,9 +91,9 @@ class SqliteDatabase:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._pid = os.getpid()
-        self._bells = Bells()
+        self._notifier = DatabaseNotifier()
         self._service: _Service | None = None
-        self._ear: Ear | Poll | None = None
+        self._socket_listener: SocketListener | Poll | None = None
         self._enrolling: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -132,13 +132,13 @@ class SqliteDatabase:
 
         return await self._here().writing.ask(work, lasting=lasting)
 
-    def bell(self, channel: str) -> ChannelBell:
+    def listen(self, channel: str) -> ChannelSubscription:
         """See `ports.Database`. Belongs to the running event loop."""
         service = self._here()
-        bell = self._bells.bell(channel)
-        if self._ear is None:
+        listener = self._notifier.listen(channel)
+        if self._socket_listener is None:
             self._listen(service)
-        return bell
+        return listener
 
     async def close(self) -> None:
         """Finish queued work, and end the threads. Idempotent; later calls get `Closed`."""
@@ -161,7 +161,7 @@ class SqliteDatabase:
             "read_failed": sum(each.failed for each in readers),
             "write_line": 0 if service is None else len(service.writing),
             "read_line": 0 if service is None else len(service.reading),
-            "bells": len(self._bells),
+            "bells": len(self._notifier),
         }
 
     def _here(self) -> _Service:
@@ -183,8 +183,10 @@ class SqliteDatabase:
         writer = Writer(
             writing,
             SqliteConnection(self._file, self._synchronous if syncer is None else "normal", writes=True),
-            bells=self._bells,
-            own_address=lambda: self._ear.address if isinstance(self._ear, Ear) else "",
+            notifier=self._notifier,
+            own_address=lambda: (
+                self._socket_listener.address if isinstance(self._socket_listener, SocketListener) else ""
+            ),
             group_max=self._group_max,
             patience_ns=self._patience_ns,
             clock=self._clock,
@@ -209,17 +211,19 @@ class SqliteDatabase:
     def _listen(self, service: _Service) -> None:
         if self._hints == "sockets":
             try:
-                self._ear = ear = Ear(service.loop, self._bells.ring, self._bells.ring_all)
+                self._socket_listener = socket_listener = SocketListener(
+                    service.loop, self._notifier.notify, self._notifier.notify_all
+                )
             except (OSError, NotImplementedError):
                 pass  # no such sockets here, or no way for the loop to read them
             else:
-                self._enrolling = service.loop.create_task(self._enrol(service, ear))
+                self._enrolling = service.loop.create_task(self._enrol(service, socket_listener))
                 return
-        self._ear = Poll(self._file, lambda: service.writing.call(self._bells.ring_all))
+        self._socket_listener = Poll(self._file, lambda: service.writing.call(self._notifier.notify_all))
 
-    async def _enrol(self, service: _Service, ear: Ear) -> None:
+    async def _enrol(self, service: _Service, socket_listener: SocketListener) -> None:
         async def enrol(tx: Tx) -> None:
-            await ear.enrol(tx, self._clock.now().wall)
+            await socket_listener.enrol(tx, self._clock.now().wall)
 
         while True:  # ends when it is done, or the database is closed
             try:
@@ -230,22 +234,22 @@ class SqliteDatabase:
                 return
             else:
                 break
-        self._bells.ring_all()  # what was committed elsewhere between the making of the bells and this was not heard
+        self._notifier.notify_all()  # commits of others since the listeners were made
 
     async def _close(self) -> None:
         if self._enrolling is not None:
             self._enrolling.cancel()
             await asyncio.wait([self._enrolling])
-        ear, service = self._ear, self._service
-        if service is not None and isinstance(ear, Ear):
+        socket_listener, service = self._socket_listener, self._service
+        if service is not None and isinstance(socket_listener, SocketListener):
             # If it fails, the next sender of a hint finds no listener, and deletes the row.
             with contextlib.suppress(BackendError, Closed):
-                await service.writing.ask(ear.forget)
-        if ear is not None:
-            ear.close()
+                await service.writing.ask(socket_listener.forget)
+        if socket_listener is not None:
+            socket_listener.close()
         if service is not None:
             await service.stop()
-        self._bells.close()
+        self._notifier.close()
 
 
 class _Service:

@@ -47,17 +47,17 @@ _FORGET: Final = _sql("forget")
 _SWEEP: Final = _sql("sweep")
 
 
-class Ear:
+class SocketListener:
     """Where this process listens: a socket that the event loop reads. Raises OSError where there can be none."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, ring: Callable[[Iterable[str]], None], ring_all: Callable[[], None]
+        self, loop: asyncio.AbstractEventLoop, notify: Callable[[Iterable[str]], None], notify_all: Callable[[], None]
     ) -> None:
         self.place = this_host().place
         if not self.place:
             raise OSError("this system has no abstract sockets")
-        self._ring = ring
-        self._ring_all = ring_all
+        self._notify = notify
+        self._ring_all = notify_all
         self._listener = LoopListener(loop, "holdfast-plane", _DATAGRAM_BYTES_MAX, self._heard)
         self.address = self._listener.name
 
@@ -75,14 +75,14 @@ class Ear:
         if _EVERYTHING in datagrams or len(datagrams) >= self._listener.queue_max:
             self._ring_all()
         else:
-            self._ring({channel for each in datagrams for channel in each.decode("utf-8", "replace").split("\n")})
+            self._notify({channel for each in datagrams for channel in each.decode("utf-8", "replace").split("\n")})
 
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
 
 
-class Voice:
+class HintBroadcaster:
     """Sends hints. The thread that writes asks whom to tell, and one thread tells them."""
 
     def __init__(self) -> None:
@@ -122,9 +122,9 @@ class Voice:
 class Poll:
     """The listener where there are no sockets: a thread polls for changes, and then notifies all subscriptions."""
 
-    def __init__(self, file: PlaneFile, ring_all: Callable[[], None]) -> None:
+    def __init__(self, file: PlaneFile, notify_all: Callable[[], None]) -> None:
         self._file = file
-        self._ring_all = ring_all
+        self._ring_all = notify_all
         self._stop = threading.Event()
         # A daemon: a program that forgot to close its database must still be able to end.
         self._thread = threading.Thread(target=self._serve, name="holdfast-plane-poll", daemon=True)

@@ -26,10 +26,10 @@ from typing import Any, Final
 from holdfast.core.failpoints import reach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import HoldfastError, Timeout, Unavailable
-from holdfast.plane.db.notifier import Bells
+from holdfast.plane.db.notifier import DatabaseNotifier
 from holdfast.plane.db.sqlite.connection import Busy, SqliteConnection, SqliteTx
 from holdfast.plane.db.sqlite.fsync_thread import FsyncThread
-from holdfast.plane.db.sqlite.notify import Voice
+from holdfast.plane.db.sqlite.notify import HintBroadcaster
 from holdfast.plane.db.sqlite.work_queue import Answer, Entry, Line
 from holdfast.stores.sqlite.errors import code_of
 from holdfast.types import MS, NS
@@ -98,7 +98,7 @@ class Writer:
         line: Line,
         connection: SqliteConnection,
         *,
-        bells: Bells,
+        notifier: DatabaseNotifier,
         own_address: Callable[[], str],
         group_max: int,
         patience_ns: int,
@@ -111,13 +111,13 @@ class Writer:
         self.syncer = syncer
         self._line = line
         self._connection = connection
-        self._bells = bells
+        self._notifier = notifier
         self._own_address = own_address
         self._group_max = group_max
         self._patience_ns = patience_ns
         self._clock = clock
         self._pauses = Pauses(clock, entropy, self.counts)
-        self._voice = Voice()
+        self._broadcaster = HintBroadcaster()
 
     def serve(self) -> None:
         """Serve the line until it is closed and empty."""
@@ -128,7 +128,7 @@ class Writer:
             if self.syncer is not None:
                 self.syncer.close()
             self._connection.close()
-            self._voice.close()
+            self._broadcaster.close()
 
     def _turn(self) -> None:
         try:
@@ -170,7 +170,7 @@ class Writer:
     def _together(self, connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         """Run a group in the open transaction, commit it, and pass the results on. Raises when it fails as a whole."""
         answers: list[Answer] = []
-        rings: set[str] = set()
+        channels: set[str] = set()
         calls: list[Callable[[], None]] = []
         try:
             reach("plane.sqlite.begin")
@@ -179,12 +179,12 @@ class Writer:
                 answer = _in_savepoint(connection, tx, entry) if len(entries) > 1 else _by_itself(tx, entry)
                 answers.append(answer)
                 if answer.error is None:
-                    rings |= tx.rings
+                    channels |= tx.channels
                     calls += tx.calls
             good = sum(answer.error is None for answer in answers)
             listeners: list[str] = []
             if good:
-                listeners = self._voice.listeners(connection, self._own_address()) if rings else []
+                listeners = self._broadcaster.listeners(connection, self._own_address()) if channels else []
                 reach("plane.sqlite.written")
                 self._connection.commit()
                 reach("plane.sqlite.committed")
@@ -198,7 +198,7 @@ class Writer:
         self.counts.largest_group = max(self.counts.largest_group, len(entries))
         if self.syncer is None:
             self._line.answer(answers, partial(_call, calls))
-            self._tell(rings, listeners)
+            self._tell(channels, listeners)
             return
         at_once = [each for each in answers if not each.entry.lasting]
         if at_once:
@@ -208,13 +208,13 @@ class Writer:
             self.syncer.put(partial(self._safe, waiting, calls), changed=good > 0)
         # Others may see it by now, and are told before it is safe: what they do about it is safe only with it. But the
         # sync is requested first, because a notified thread may take the CPU core of this one.
-        self._tell(rings, listeners)
+        self._tell(channels, listeners)
 
-    def _tell(self, rings: set[str], listeners: Sequence[str]) -> None:
-        if rings and self._bells:  # a later subscription reads the database first, and sees what was committed
-            self._line.call(self._bells.ring, rings)
+    def _tell(self, channels: set[str], listeners: Sequence[str]) -> None:
+        if channels and self._notifier:  # a later subscription reads the database first, and sees what was committed
+            self._line.call(self._notifier.notify, channels)
         if listeners:
-            self._voice.tell(listeners, sorted(rings))
+            self._broadcaster.tell(listeners, sorted(channels))
 
     def _safe(self, answers: Sequence[Answer], calls: Sequence[Callable[[], None]], doubt: OSError | None) -> None:
         """Tell those who asked for it that it is on the disk, or may not be."""

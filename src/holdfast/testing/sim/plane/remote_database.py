@@ -4,8 +4,8 @@
 of it is simulated. What is simulated is the way there: a request may be late or lost (nothing happened), its reply may
 be lost after the commit (outcome unknown), and the server may be down, ailing, or stopped for a while.
 
-`SimDatabase` is `ports.Database` as one process sees it. Its bells are the plane's own; rings between processes are
-messages that may be lost, as hints are.
+`SimDatabase` is `ports.Database` as one process sees it. Its listeners are the plane's own; notifications between
+processes are messages that may be lost, as hints are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from holdfast.errors import Closed
-from holdfast.plane.db.notifier import Bells, ChannelBell
+from holdfast.plane.db.notifier import ChannelSubscription, DatabaseNotifier
 from holdfast.plane.db.ports import Work
 from holdfast.plane.db.sqlite.connection import SqliteTx
 from holdfast.testing.sim.environment.loop import SimLoop
@@ -34,7 +34,7 @@ class _Done(NamedTuple):
 
     result: Any = None
     error: BaseException | None = None
-    rings: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
     calls: tuple[Callable[[], None], ...] = ()
 
 
@@ -74,7 +74,7 @@ class DatabaseServer(Server):
                 connection.execute("ROLLBACK")
         self.commits += 1
         self.ledger.committed(self.loop.now_ns, seen)
-        return _Done(result, rings=tuple(sorted(tx.rings)), calls=tuple(tx.calls))
+        return _Done(result, channels=tuple(sorted(tx.channels)), calls=tuple(tx.calls))
 
     def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Look at it from outside of the world. The plane does not see this."""
@@ -97,7 +97,7 @@ class SimDatabase:
         self._network = network
         self._server = server
         self._patience_ns = patience_ns
-        self._bells = Bells()
+        self._notifier = DatabaseNotifier()
         self._closed = False
         self._counts = {"works": 0, "failed": 0}
         self.failpoint: Callable[[str], bool] = lambda _: False  # True: the process is stopped at its next step
@@ -134,27 +134,27 @@ class SimDatabase:
             await asyncio.sleep(0)
         for call in done.calls:
             call()
-        if done.rings:
-            self.ring(done.rings)
+        if done.channels:
+            self.notify(done.channels)
             for client in list(self._server.clients.values()):
                 if client is not self:
-                    self._network.tell(self.host, client.host, lambda to=client: to.ring(done.rings))  # type: ignore[misc]  # bound now
+                    self._network.tell(self.host, client.host, lambda to=client: to.notify(done.channels))  # type: ignore[misc]  # bound now
         return done.result
 
-    def ring(self, channels: tuple[str, ...]) -> None:
+    def notify(self, channels: tuple[str, ...]) -> None:
         """A process has committed a change that others wait for."""
         if not self._closed:
-            self._bells.ring(channels)
+            self._notifier.notify(channels)
 
-    def bell(self, channel: str) -> ChannelBell:
+    def listen(self, channel: str) -> ChannelSubscription:
         """See `ports.Database`."""
         if self._closed:
             raise Closed(_CLOSED)
-        return self._bells.bell(channel)
+        return self._notifier.listen(channel)
 
     def statistics(self) -> dict[str, int]:
         """See `ports.Database`."""
-        return {**self._counts, "bells": len(self._bells)}
+        return {**self._counts, "bells": len(self._notifier)}
 
     def hang_up(self) -> None:
         """The process is gone: it receives and sends nothing any more."""
@@ -164,4 +164,4 @@ class SimDatabase:
     async def close(self) -> None:
         """See `ports.Database`."""
         self.hang_up()
-        self._bells.close()
+        self._notifier.close()
