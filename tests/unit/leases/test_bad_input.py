@@ -1,4 +1,4 @@
-"""Every public parameter, fed with nonsense: refused at once, by name, with a way out, and nothing is sent."""
+"""Invalid values of every public parameter are refused before anything is sent; the error names field and fix."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def nothing_is_left(locks: aio.Locks, stage: Stage, when: str) -> None:
             break
         await stage.breathe()
     assert not (await locks.inspect("k")).held, f"the key is still taken: {when}"
-    assert not locks.runtime.mutexes.queues, f"somebody is still in line: {when}"
+    assert not locks.runtime.mutexes.queues, f"a caller is still queued: {when}"
     assert locks.statistics().held == 0, f"the keeper still looks after it: {when}"
     seen = await locks.inspect("k")
     assert seen.waiters == 0

@@ -18,7 +18,7 @@ PLAIN = Capabilities(
 def test_a_store_that_cannot_renew_is_not_asked_to() -> None:
     timing = describe("k", None, {"ttl": 10}, "me", PLAIN).timing
     assert not timing.auto_renew
-    assert timing.loss_age_ns() == timing.valid_ns()  # nobody renews it, so its whole validity may be used
+    assert timing.loss_age_ns() == timing.valid_ns()  # it is not renewed, so its whole validity may be used
 
 
 def test_a_store_without_a_queue_refuses_fair_locks_by_name() -> None:

@@ -1,4 +1,4 @@
-"""Closing a `Locks` sends everybody away who waits for one of its locks."""
+"""Closing a `Locks` refuses all callers that wait for one of its locks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.servers.redis import RedisServer
 
 
 def wait_until_waiting(locks: holdfast.Locks, number: int) -> None:
-    """Until that many stand in line; the suite's own time limit bounds this."""
+    """Wait until that many are queued; the suite's own time limit bounds this."""
     event = threading.Event()
     while locks.statistics().waiting < number:
         event.wait(0.001)
@@ -46,7 +46,7 @@ def test_waiting_threads_are_sent_away_when_the_locks_are_closed() -> None:
 
 async def waiting_tasks(locks: aio.Locks, number: int) -> list[asyncio.Task[object]]:
     tasks = [asyncio.ensure_future(locks.lock("k", ttl=30).acquire()) for _ in range(number)]
-    while locks.statistics().waiting < number:  # noqa: ASYNC110 - nobody tells us; the suite's time limit bounds this
+    while locks.statistics().waiting < number:  # noqa: ASYNC110 - there is no notification; the suite's time limit bounds this
         await asyncio.sleep(0)
     return list(tasks)
 

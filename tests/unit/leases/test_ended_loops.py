@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 DELAY_S = 0.01  # of each piece, in each direction
 ENDINGS = 40
 
-# The TTL is far beyond the test: no key goes by itself. The program does not close what its loops used.
+# The TTL is far beyond the test: no key expires. The program does not close what its loops used.
 PROGRAM = """
 import asyncio, sys
 from holdfast import aio

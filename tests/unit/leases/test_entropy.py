@@ -1,4 +1,4 @@
-"""Secrets are drawn many at once, and given out once each: among threads, and on both sides of a fork."""
+"""Secrets are drawn in batches, and each is used once: among threads, and on both sides of a fork."""
 
 from __future__ import annotations
 

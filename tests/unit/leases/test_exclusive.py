@@ -211,7 +211,7 @@ async def test_an_asynchronous_generator_that_is_dropped_gives_the_lock_back(tas
     async for _ in feed():
         break
     gc.collect()
-    await tasks.until(lambda: locks.statistics().held == 0, "it is given back")
+    await tasks.until(lambda: locks.statistics().held == 0, "it is released")
     assert not (await locks.inspect("feed")).held
 
 
@@ -250,7 +250,7 @@ async def test_a_cancelled_wait_on_a_thread_gives_back_what_it_still_gets(tasks:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         holder.release()
-        await tasks.until(lambda: locks.statistics().released == 2, "it is given back")
+        await tasks.until(lambda: locks.statistics().released == 2, "it is released")
         assert not locks.inspect("k").held
 
 

@@ -27,7 +27,7 @@ async def test_the_share_is_exactly_what_was_drawn_and_the_store_is_not_asked_fo
 
     def noted(n: int) -> int:
         value = chance(n)
-        if n == WHOLE:  # nobody else draws out of a million
+        if n == WHOLE:  # only this draw is out of a million
             drawn.append(value)
         return value
 
@@ -58,7 +58,7 @@ async def test_what_is_exercised_is_counted_and_logged_apart_from_what_fell_back
     assert not statistics.breaker_open
     assert locks.manager.recorder.by_risk(EventKind.EXERCISED) == {("workflow.run", "low"): 1}
     assert locks.manager.recorder.by_risk(EventKind.FELL_BACK) == {}
-    assert "distributed lock failed" not in caplog.text  # whoever searches for an outage finds none
+    assert "distributed lock failed" not in caplog.text  # a search for an outage finds none
     (line,) = [record for record in caplog.records if "runs under the local lock only" in record.message]
     assert line.__dict__["holdfast"]["run"] == "42"
     assert "exercise" in line.message

@@ -1,4 +1,4 @@
-"""`sys.exit` in somebody's callback or observer ends its call, and none of the threads that look after leases."""
+"""`sys.exit` in a callback or an observer of the user ends that call, and no thread of the lease runtime."""
 
 from __future__ import annotations
 

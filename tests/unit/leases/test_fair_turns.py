@@ -1,4 +1,4 @@
-"""A fair lock is had in turns: a process that has waiters stands in line at the store at every moment, or holds it."""
+"""A fair lock goes around: a process with waiters is queued at the store at every moment, or holds the lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def line_up(stage: Stage, locks: aio.Locks, name: str, order: list[str], m
     watched = stage.plan.calls["watch"]
     company = [stage.start(take()) for _ in range(many)]
     await stage.until(
-        lambda: locks.statistics().waiting == many - 1 and stage.plan.calls["watch"] > watched, f"{name} stands in line"
+        lambda: locks.statistics().waiting == many - 1 and stage.plan.calls["watch"] > watched, f"{name} is queued"
     )
     return company
 
@@ -37,11 +37,11 @@ async def test_a_process_that_learns_late_of_its_own_release_misses_no_turn(stag
     company = await line_up(stage, stage.locks(), "first", order, 1)
     for name in ("one", "two"):
         company += await line_up(stage, stage.locks(), name, order, EACH)
-    everybody = 1 + 2 * EACH
+    everyone = 1 + 2 * EACH
 
     def two_later() -> Coroutine[Any, Any, None]:
-        """Keep the answer back until the lock was had twice more, or by everybody."""
-        return _until_had(order, min(everybody, len(order) + 2))
+        """Keep the answer back until the lock was had twice more, or by all."""
+        return _until_had(order, min(everyone, len(order) + 2))
 
     if (
         not stage.blocking
@@ -62,7 +62,7 @@ async def _until_had(order: list[str], enough: int) -> None:
 
 
 async def test_a_fair_lock_that_no_other_process_wants_costs_two_requests_a_turn(stage: Stage) -> None:
-    """Nobody takes a ticket early when there is nobody to be fair to."""
+    """No early ticket is taken without other processes."""
     locks = stage.locks()
     lock = locks.lock("k", ttl=30, fair=True)
     lease = await lock.acquire()
@@ -72,7 +72,7 @@ async def test_a_fair_lock_that_no_other_process_wants_costs_two_requests_a_turn
             pass
 
     company = [stage.start(take()) for _ in range(EACH)]
-    await stage.until(lambda: locks.statistics().waiting == EACH, "all wait in line")
+    await stage.until(lambda: locks.statistics().waiting == EACH, "all are queued")
     await lease.release()
     for each in company:
         await each.result()

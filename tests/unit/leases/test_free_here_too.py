@@ -33,9 +33,9 @@ async def test_who_breaks_a_lock_can_take_it_and_its_holder_here_knows(stage: St
 async def test_breaking_a_lock_leaves_the_next_holder_here_alone(stage: Stage) -> None:
     locks, operator = stage.locks(), stage.locks()
     assert await (await locks.lock("k", ttl=TTL_S).acquire()).release()
-    assert await operator.force_release("k", reason="nobody has it") is None
+    assert await operator.force_release("k", reason="it is not held") is None
     async with locks.lock("k", ttl=TTL_S) as lease:
-        assert await locks.force_release("another", reason="nobody has it") is None
+        assert await locks.force_release("another", reason="it is not held") is None
         assert lease.held
 
 

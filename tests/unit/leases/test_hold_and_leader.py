@@ -1,4 +1,4 @@
-"""Holds that nobody releases, and leaders that keep being it."""
+"""Holds that are not released, and leaders that stay leaders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_hold_excludes_its_own_holder_and_is_not_a_loss_when_it_runs_out
     assert again.fence > lease.fence
     assert locks.statistics().lost == 0
     assert "lost" not in caplog.text
-    assert locks.statistics().held == 0  # nobody looks after it
+    assert locks.statistics().held == 0  # it is not renewed
 
 
 @pytest.mark.requires("R67")

@@ -1,6 +1,6 @@
 """Ctrl-C, `SystemExit` and friends in blocking code: at every line, before and after every request.
 
-Whatever the moment: the interrupt reaches the caller as itself, nobody stands in line any more, and the key is free
+Whatever the moment: the interrupt reaches the caller as itself, no caller is queued any more, and the key is free
 (or was never taken). A lease that the caller already holds is the caller's own affair.
 """
 
@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from support.harness.leases import Stage, plain
 
-# Whoever is interrupted before a coroutine is started leaves it unstarted.
+# An interrupt before the start of a coroutine leaves it unstarted.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:coroutine .* was never awaited:RuntimeWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
@@ -82,14 +82,14 @@ def mutexes(locks: holdfast.Locks) -> Any:
 
 
 def nothing_is_left(locks: holdfast.Locks, threads: Stage, where: str | None) -> None:
-    """The key is free, in the store and locally, at once or when the clean-up in the background is done."""
+    """The key is free, in the store and locally, immediately or when the clean-up in the background is done."""
     done = threading.Event()
     for _ in range(200):
         if not locks.inspect("k").held and not mutexes(locks).queues:
             break
         done.wait(0.01)
     assert not locks.inspect("k").held, f"the key is still taken after an interrupt at {where}"
-    assert not mutexes(locks).queues, f"somebody is still in line after an interrupt at {where}"
+    assert not mutexes(locks).queues, f"a caller is still queued after an interrupt at {where}"
     lease = locks.lock("k", ttl=60).try_acquire()
     assert lease is not None, f"the lock cannot be taken after an interrupt at {where}"
     assert lease.release()
@@ -212,7 +212,7 @@ def test_an_interrupted_wait_in_line_steps_out_of_it(locks: holdfast.Locks, thre
     lease = run(waiting.result())
     assert lease.held
     lease.release()
-    nothing_is_left(locks, threads, "in line")
+    nothing_is_left(locks, threads, "queued")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, ZeroDivisionError])
@@ -241,7 +241,7 @@ def run(work: Any) -> Any:
 def test_a_keeper_that_cannot_be_started_costs_one_acquire_and_not_the_lease_of_the_next(
     locks: holdfast.Locks, threads: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system is out of threads: the grant is given back, and when there are threads again, renewal works."""
+    """The system is out of threads: the grant is released, and when there are threads again, renewal works."""
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

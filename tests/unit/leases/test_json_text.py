@@ -1,4 +1,4 @@
-"""JSON that somebody wrote means one thing, or is refused with the reason and the place."""
+"""JSON of users has one meaning, or is refused with the reason and the position."""
 
 from __future__ import annotations
 

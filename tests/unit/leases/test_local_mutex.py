@@ -9,7 +9,7 @@ from support.harness.leases import Company, Stage
 
 
 def nobody_in_line(locks: object) -> bool:
-    """Nothing is kept for a key that nobody wants."""
+    """Nothing is kept for a key without callers."""
     runtime = getattr(locks, "runtime", None) or locks.ports.runtime  # type: ignore[attr-defined] # either colour
     return not runtime.mutexes.queues
 
@@ -25,7 +25,7 @@ async def test_only_one_waiter_of_a_process_talks_to_the_store(stage: Stage) -> 
             pass
 
     company = [stage.start(take()) for _ in range(8)]
-    await stage.until(lambda: locks.statistics().waiting == 8, "eight wait in line")
+    await stage.until(lambda: locks.statistics().waiting == 8, "eight callers are queued")
     assert stage.plan.calls["acquire"] == 1
     await lease.release()
     for each in company:
@@ -65,7 +65,7 @@ async def test_the_line_is_first_come_first_served(stage: Stage) -> None:
     company: list[Company] = []
     for number in range(6):
         company.append(stage.start(take(number)))
-        await stage.until(lambda: locks.statistics().waiting == len(company), "in line")
+        await stage.until(lambda: locks.statistics().waiting == len(company), "all are queued")
     await lease.release()
     for each in company:
         await each.result()
@@ -119,7 +119,7 @@ async def test_a_lost_lease_lets_the_next_in_line_ask(stage: Stage) -> None:
             return mine.fence
 
     waiting = stage.start(take())
-    await stage.until(lambda: locks.statistics().waiting == 1, "in line")
+    await stage.until(lambda: locks.statistics().waiting == 1, "all are queued")
     await operator.force_release("k", reason="drill")
     assert await waiting.result() > lease.fence
     assert not lease.held

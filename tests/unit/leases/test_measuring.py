@@ -107,7 +107,7 @@ async def test_losses_are_by_family_and_reason_and_what_was_not_owned_is_by_fami
     assert (found[BILLING].lost, found["mail"].lost) == ({"stolen": 1}, {"unconfirmed": 1})
     assert [found[name].counts.get(EventKind.RELEASE_REFUSED, 0) for name in (BILLING, "mail", "approval")] == [0, 0, 1]
     assert numbers(found[BILLING].hold) == numbers(found["mail"].hold) == {"lost": 1}
-    assert numbers(found["approval"].hold) == {"released": 1}, "it was given back, whatever the store said"
+    assert numbers(found["approval"].hold) == {"released": 1}, "it was released, whatever the store answered"
     assert numbers(locks.measurements().renewals)["unanswered"] >= 3
 
 

@@ -112,7 +112,7 @@ async def test_a_lease_that_was_broken_is_recorded_with_its_family_and_whose_it_
     locks, operator = stage.locks(), stage.locks()
     lease = await locks.lock("k", ttl=30, family="billing").acquire()
     await operator.force_release("k", reason="drill", actor="ada")
-    assert await operator.force_release("k", reason="nobody has it") is None
+    assert await operator.force_release("k", reason="it is not held") is None
     [forced] = [record for record in stage.notes.records if record.kind is EventKind.FORCED]
     assert (forced.family, forced.owner, forced.detail) == ("billing", "ada", "drill")
     assert forced.fence is not None
@@ -130,4 +130,4 @@ async def test_the_end_of_a_degraded_lease_is_recorded_too(stage: Stage) -> None
     assert (ended.key, ended.family, ended.owner, ended.fence) == ("k", "f", began.owner, None)
     assert [(hold.fence, hold.end) for hold in holds(stage.notes.records)] == [(None, HoldEnd.RELEASED)]
     assert check(stage.notes.records) == []
-    assert locks.statistics().released == 0  # nothing was given back to the store
+    assert locks.statistics().released == 0  # nothing was released at the store

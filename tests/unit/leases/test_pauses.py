@@ -88,7 +88,7 @@ def test_a_loop_that_does_not_answer_is_blocked_and_one_that_answered_late_was(l
     clock = ManualClock()
     watch = LoopWatch(loop, clock)
     watch.ask()
-    watch.ask()  # it owes one answer, whoever asks
+    watch.ask()  # one answer is due, even if asked twice
     clock.move(3 * NS)
     assert watch.lag_ns(0) == 3 * NS
     loop.run_until_complete(asyncio.sleep(0))

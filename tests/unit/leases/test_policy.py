@@ -58,7 +58,7 @@ async def test_a_low_risk_class_runs_under_the_local_lock_and_is_counted_and_log
     assert ran
     assert locks.statistics().fallbacks == 1
     assert locks.statistics().degraded == 0
-    assert stage.plan.calls["release"] == 0  # nothing was granted, so nothing is given back
+    assert stage.plan.calls["release"] == 0  # nothing was granted, so nothing is released
     lines = [record for record in caplog.records if "using local-only lock" in record.message]
     assert len(lines) == 1
     assert lines[0].levelno == logging.ERROR
@@ -312,7 +312,7 @@ async def test_a_promotion_whose_answer_was_lost_leaves_no_key_behind(stage: Sta
     stage.plan.silent("acquire")
     stage.pass_time(60)
     assert not lease.guaranteed
-    assert await locks.lock("k").locked()  # it was granted, and nobody was told
+    assert await locks.lock("k").locked()  # it was granted, but the answer was lost
     await lease.release()
     stage.plan.well()
     stage.pass_time(5)
@@ -327,7 +327,7 @@ async def test_replicas_that_both_fell_back_run_twice_and_an_idempotent_effect_s
     replicas = [stage.locks(policy={"low": "fail_open"}) for _ in range(2)]
     stage.plan.down("acquire")
     leases = [await each.lock("run:1", ttl=30, risk="low").acquire() for each in replicas]
-    assert [lease.held for lease in leases] == [True, True]  # both are inside at once
+    assert [lease.held for lease in leases] == [True, True]  # both are inside together
     accepted = [
         table.execute("INSERT OR IGNORE INTO effects VALUES ('run:1:step@1', ?)", (lease.owner,)).rowcount
         for lease in leases

@@ -1,4 +1,4 @@
-"""The bare primitive: exact texts, exact outcomes, and the tests that everybody should have."""
+"""The lock primitive: exact texts and exact outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def test_acquire_gives_a_new_token_or_the_empty_string(stage: Stage) -> No
     await locks.release_token("k", token)
     again = await locks.acquire_token("k", 5)
     assert again not in {"", token}
-    await others.release_token("k", again)  # the token is the proof, whoever brings it
+    await others.release_token("k", again)  # the token is the proof, not the caller
 
 
 @pytest.mark.requires("R4", "R17")

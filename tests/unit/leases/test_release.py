@@ -138,7 +138,7 @@ async def test_acquire_with_an_unknown_outcome_is_undone(stage: Stage) -> None:
     assert locks.statistics().compensated == 1
     stage.plan.well()
     stage.plan.silent("acquire")
-    stage.plan.down("release")  # nor can it be undone at once
+    stage.plan.down("release")  # nor can it be undone immediately
     with pytest.raises(Timeout):
         await locks.lock("k", ttl=300).acquire()
     assert (await locks.inspect("k")).held

@@ -57,7 +57,7 @@ async def test_not_owned_at_renewal_is_a_loss_at_once_and_not_one_strike_of_thre
     locks, thief = stage.locks(), stage.locks()
     lease = await locks.lock("k", ttl=30).acquire()
     await thief.force_release("k", reason="drill")
-    assert lease.held  # nobody has asked the store yet
+    assert lease.held  # the store was not asked yet
     stage.pass_time(10.1)
     assert lease.lost.reason == "stolen"
     assert stage.plan.calls["renew_many"] == 1
@@ -79,7 +79,7 @@ async def test_a_blip_makes_the_lease_doubtful_and_an_answer_makes_it_whole_agai
     assert lease.state == "held"
     stage.plan.down("renew_many")
     stage.pass_time(11)
-    assert lease.state == "doubtful"  # the count began anew
+    assert lease.state == "doubtful"  # the count has restarted
     stage.plan.well()
     stage.pass_time(60)
     assert lease.state == "held"

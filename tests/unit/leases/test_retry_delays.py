@@ -28,7 +28,7 @@ async def test_a_busy_run_is_sent_back_after_exactly_500_ms_and_a_failing_store_
             lease = await lock.acquire(timeout=0)
         except (LockBusy, BackendError) as error:
             raise delays.later(error, draw) from error
-        raise AssertionError(f"nobody should get {lease}")
+        raise AssertionError(f"no caller should get {lease}")
 
     with pytest.raises(RetryLater) as busy:
         await handle("run-1:step@1")

@@ -150,7 +150,7 @@ async def test_anyone_can_see_who_holds_a_lock(stage: Stage) -> None:
 
 
 async def test_a_lease_belongs_to_nobody_but_the_one_who_holds_the_object(stage: Stage) -> None:
-    """The same `Lock` may be used by many at once: possession is in the lease, never in the lock."""
+    """Many callers may share one `Lock`: the state is in the lease, never in the lock."""
     locks = stage.locks()
     lock = locks.lock("k", ttl=5)
     first = await lock.acquire()

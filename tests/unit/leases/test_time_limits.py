@@ -104,7 +104,7 @@ def failing_async(act: Async) -> Async:
 
 def degraded(lease: Any) -> Any:
     assert not lease.guaranteed
-    return lease.release()  # without the store, and so at once
+    return lease.release()  # without the store, and so immediately
 
 
 CALLS: dict[str, tuple[Sync, Async, float]] = {
@@ -396,7 +396,7 @@ async def _unanswered(url: str, proxy: FaultProxy, direct: holdfast.Locks, how: 
             assert direct.lock("job", ttl=5).locked()
             task.cancel()
         await asyncio.wait([task])
-        assert locks.statistics().compensated == 0  # the store has not answered, and nobody waits for it
+        assert locks.statistics().compensated == 0  # the store has not answered, and no caller waits for it
         proxy.resume()
         await asyncio.to_thread(_until, lambda: locks.statistics().compensated == 1)
 

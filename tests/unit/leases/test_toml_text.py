@@ -1,4 +1,4 @@
-"""TOML that somebody wrote is a table within limits, or refused by one error, whatever the standard library says."""
+"""TOML of users is a table within limits, or is refused with one error, whatever the standard library raises."""
 
 from __future__ import annotations
 
