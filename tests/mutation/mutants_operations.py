@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core import name_prefixes
 from holdfast.core.history.events import Record
-from holdfast.core.history.invariants import Violation, check
+from holdfast.core.history.invariants import Breach, check
 from holdfast.core.tuning import ttl
 from holdfast.drills import catalog, model
 from holdfast.drills.scenarios import compound
@@ -58,7 +58,7 @@ def a_drill_without_the_stale_release(patch: pytest.MonkeyPatch) -> None:
 def a_drill_that_excuses_stale_writes(patch: pytest.MonkeyPatch) -> None:
     """A write of a paused holder that overwrites that of its successor is no reason for a drill to fail."""
 
-    def others(history: Sequence[Record]) -> list[Violation]:
+    def others(history: Sequence[Record]) -> list[Breach]:
         return [each for each in check(history) if each.rule not in leases.SHOWN]
 
     patch.setattr(leases, "check", others)

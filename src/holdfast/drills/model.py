@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.core.history.events import Record
-from holdfast.core.history.invariants import Violation
+from holdfast.core.history.invariants import Breach
 from holdfast.types import NS
 
 if TYPE_CHECKING:
@@ -166,12 +166,12 @@ class JudgedScene:
     """A scene with its verdict."""
 
     scene: SceneRecord
-    losses: tuple[Violation, ...]  # violated rules that the scene was designed to violate
-    violations: tuple[Violation, ...]  # violated rules without an excuse
+    losses: tuple[Breach, ...]  # violated rules that the scene was designed to violate
+    violations: tuple[Breach, ...]  # violated rules without an excuse
     lost: int  # acknowledged updates that are missing from the resource
     refused: int  # stale steps that the guard refused
     problems: tuple[str, ...]
-    excused: tuple[Violation, ...] = ()  # violated rules that the store does not promise under this fault
+    excused: tuple[Breach, ...] = ()  # violated rules that the store does not promise under this fault
 
     @property
     def ok(self) -> bool:

@@ -20,7 +20,7 @@ def test_an_empty_calendar_has_nothing_due() -> None:
     assert timer_wheel.next_due_ns() is None
     assert timer_wheel.pop_due(10**18) == []
     assert len(timer_wheel) == 0
-    assert not timer_wheel.drop("nobody")
+    assert not timer_wheel.drop("unknown")
 
 
 def test_due_times_are_rounded_down_so_that_neighbors_come_out_together_and_none_late() -> None:

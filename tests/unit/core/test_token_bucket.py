@@ -1,4 +1,4 @@
-"""How often somebody may ask, decided on numbers alone."""
+"""How often a caller may ask, decided on numbers alone."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from holdfast.guards.files.names import draft_name, generation_name
 from support.fixtures.guards import carried
 
 A, B, C = carried(1), carried(2), carried(3)
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def open_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
+def as_other_user() -> Iterator[None]:
     """Without the rights of root, if this is root."""
     if os.geteuid() != 0:
         yield
         return
-    os.setegid(NOBODY)
-    os.seteuid(NOBODY)
+    os.setegid(OTHER_USER)
+    os.seteuid(OTHER_USER)
     try:
         yield
     finally:
@@ -170,7 +170,7 @@ def test_the_fence_is_safe_before_the_content_takes_its_place_and_the_folder_aft
 def test_a_folder_that_may_not_be_written_to_is_named(open_folder: Path) -> None:
     (open_folder / "x").write_bytes(b"old")
     open_folder.chmod(0o555)
-    with as_nobody():
+    with as_other_user():
         files = GuardedFiles(open_folder)
         with pytest.raises(Misconfigured, match="Permission denied"):
             files.write(A, "x", b"new")
@@ -183,7 +183,7 @@ def test_a_folder_that_may_not_be_written_to_is_named(open_folder: Path) -> None
 def test_a_file_whose_owner_cannot_be_kept_is_not_replaced(open_folder: Path) -> None:
     (open_folder / "x").write_bytes(b"root's")
     (open_folder / "x").chmod(0o666)
-    with as_nobody():
+    with as_other_user():
         with pytest.raises(Misconfigured, match="belongs to user 0 and group 0"):
             GuardedFiles(open_folder).write(A, "x", b"unwritten")
         assert GuardedFiles(open_folder).seen("x") is None

@@ -116,7 +116,7 @@ async def test_asyncio_locks_are_instrumented_alike(exported: Exported) -> None:
         otel.instrument(locks, meter_provider=exported.provider)
         async with locks.lock("k", ttl=30):
             assert exported.value("holdfast.locks.held", family="default") == 1
-        assert exported.value("holdfast.event.loop_lag") < 60  # and this asks the loop, which is blocked at once
+        assert exported.value("holdfast.event.loop_lag") < 60  # and this asks the loop, which is blocked immediately
         threading.Event().wait(0.05)
         await asyncio.sleep(0)
         assert exported.value("holdfast.event.loop_lag") >= 0.05

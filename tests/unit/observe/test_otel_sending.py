@@ -233,7 +233,7 @@ def test_an_exporter_that_waits_to_be_asked_is_refused(monkeypatch: pytest.Monke
 
 def test_an_exporter_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporters, "entry_points", lambda **_: (metadata.EntryPoint("x", "holdfast:nothing", "x"),))
-    with pytest.raises(BadInput, match=r"otlp_proto_http cannot be made: .*nothing.*; look at the OTEL_\* variables"):
+    with pytest.raises(BadInput, match=r"otlp_proto_http cannot be made: .*nothing.*; check the OTEL_\* variables"):
         exporters.exporters_of(OtelSettings(enabled=True))
 
 

@@ -16,7 +16,7 @@ from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_tab
 from holdfast.cli.parse_time import WHEN, duration_option, moment_ns
 from holdfast.cli.plane_options import Config, settings
 from holdfast.core.history.holds import HeldAt, HoldEnd, HoldInterval, held_at, holds
-from holdfast.core.history.invariants import Violation
+from holdfast.core.history.invariants import Breach
 from holdfast.errors import BadInput
 from holdfast.observe.ledger.check import LedgerVerdict, check_files
 from holdfast.observe.ledger.reader import Findings, Wanted, read
@@ -232,7 +232,7 @@ def _fence(hold: HoldInterval) -> str:
     return f"with fence {hold.fence}"
 
 
-def _print_violation(found: Violation) -> None:
+def _print_violation(found: Breach) -> None:
     print()
     out().print(cell(f"{found.rule}  {found.key or 'the history'}: {found.text}", "bold"), soft_wrap=True)
     for record in (found.first, found.second):

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.cli.output.screen import seconds
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.history.holds import HoldEnd, HoldInterval
-from holdfast.core.history.invariants import Violation
+from holdfast.core.history.invariants import Breach
 from holdfast.core.lease.loss_diagnosis import sentences
 from holdfast.types import NS
 
@@ -98,7 +98,7 @@ def told(record: Record) -> str:
     return " ".join(words)
 
 
-def violation(found: Violation) -> dict[str, Any]:
+def violation(found: Breach) -> dict[str, Any]:
     """A violated rule as JSON types."""
     return {
         "rule": found.rule,

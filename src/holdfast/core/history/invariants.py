@@ -40,7 +40,7 @@ _RELEASES = (EventKind.RELEASED, EventKind.RELEASE_REFUSED, EventKind.RELEASE_FA
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class Breach:
     """A rule that was broken, in one sentence, and the one or two records that show it."""
 
     rule: str
@@ -71,7 +71,7 @@ def described(record: Record) -> str:
     return f"{_seconds(record.at_ns)} {record.kind} {record.key} by {record.owner or 'the store'} {shown}".rstrip()
 
 
-def check(history: Iterable[Record], skew_ns: int = 0) -> list[Violation]:
+def check(history: Iterable[Record], skew_ns: int = 0) -> list[Breach]:
     """Every rule that the history breaks, in the order of the rules."""
     records = sorted(history, key=attrgetter("at_ns"))  # stable: one instant keeps the order of observation
     kinds = set(map(attrgetter("kind"), records))
@@ -81,27 +81,27 @@ def check(history: Iterable[Record], skew_ns: int = 0) -> list[Violation]:
         kinds = set(map(attrgetter("kind"), records))
     found = [violation for rule, needed in _RULES if not kinds.isdisjoint(needed) for violation in rule(records)]
     found += _rising_in_real_time(records, skew_ns)
-    found += (Violation("C4", *each) for each in overlap.held_together(records, skew_ns))
-    found += (Violation("C5", *each) for each in overlap.written_backwards(records, skew_ns))
+    found += (Breach("C4", *each) for each in overlap.held_together(records, skew_ns))
+    found += (Breach("C5", *each) for each in overlap.written_backwards(records, skew_ns))
     return sorted(found, key=lambda violation: int(violation.rule.removeprefix("C")))
 
 
-def _unique(records: list[Record]) -> Iterator[Violation]:
+def _unique(records: list[Record]) -> Iterator[Breach]:
     """C1. What the store handed out and what holders were granted are two views, each without repetition."""
     seen: dict[tuple[bool, str, int], Record] = {}
     for record in records:
         if record.kind is not EventKind.HANDED and record.kind not in _GRANTS:
             continue
         if record.fence is None or record.fence <= 0:
-            yield Violation("C1", record.key, f"a grant has the fence {record.fence}", record)
+            yield Breach("C1", record.key, f"a grant has the fence {record.fence}", record)
             continue
         place = (record.kind is EventKind.HANDED, record.key, record.fence)
         if place in seen:
-            yield Violation("C1", record.key, f"fence {record.fence} was given out twice", seen[place], record)
+            yield Breach("C1", record.key, f"fence {record.fence} was given out twice", seen[place], record)
         seen[place] = record
 
 
-def _rising_at_the_store(records: list[Record]) -> Iterator[Violation]:
+def _rising_at_the_store(records: list[Record]) -> Iterator[Breach]:
     """C2 and C3 as the store itself sees them: each fence above all before it."""
     top: dict[str, Record] = {}
     forgot_ns = -1
@@ -114,10 +114,10 @@ def _rising_at_the_store(records: list[Record]) -> Iterator[Violation]:
                 top[record.key] = record
             elif _fence(before) > record.fence:
                 rule, why = ("C3", " across a restart") if forgot_ns >= before.at_ns else ("C2", "")
-                yield Violation(rule, record.key, f"the store handed out a lower fence later{why}", before, record)
+                yield Breach(rule, record.key, f"the store handed out a lower fence later{why}", before, record)
 
 
-def _rising_in_real_time(records: list[Record], skew_ns: int) -> Iterator[Violation]:
+def _rising_in_real_time(records: list[Record], skew_ns: int) -> Iterator[Breach]:
     """C2 as holders see it: a grant confirmed before another was even asked for has the lower fence."""
     grants = [record for record in records if record.kind in _GRANTS and record.began_ns is not None]
     top: dict[str, Record] = {}
@@ -129,7 +129,7 @@ def _rising_in_real_time(records: list[Record], skew_ns: int) -> Iterator[Violat
         elif later is not None:
             before = top.get(later.key)
             if before is not None and _fence(before) > _fence(later):
-                yield Violation("C2", later.key, "a grant asked for later has the lower fence", before, later)
+                yield Breach("C2", later.key, "a grant asked for later has the lower fence", before, later)
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class _Key:
     broken_ns: int = -1  # when exclusion was last broken by force
 
 
-def _exclusive(records: list[Record]) -> Iterator[Violation]:
+def _exclusive(records: list[Record]) -> Iterator[Breach]:
     """C4. Uses what was seen at the store where there is such a thing, else what holders saw."""
     source = (EventKind.HANDED,) if any(record.kind is EventKind.HANDED for record in records) else _GRANTS
     keys: dict[str, _Key] = {}
@@ -162,10 +162,10 @@ def _exclusive(records: list[Record]) -> Iterator[Violation]:
             if _fence(key.top) > record.fence and max(forgot_ns, key.broken_ns) < since:
                 what = "acted on" if record.kind is EventKind.STEP else "believed in"
                 text = f"a holder {what} fence {record.fence} when the store had given the key to another"
-                yield Violation("C4", record.key, text, key.top, record)
+                yield Breach("C4", record.key, text, key.top, record)
 
 
-def _guarded(records: list[Record]) -> Iterator[Violation]:
+def _guarded(records: list[Record]) -> Iterator[Breach]:
     """C5, C6 and C7, seen at the resource behind the fence. One resource for each key.
 
     A refusal that a holder saw says which fence the resource had met; the rest of what holders saw is `certainty`'s.
@@ -178,28 +178,28 @@ def _guarded(records: list[Record]) -> Iterator[Violation]:
         if record.began_ns is not None:
             met = record.facts.get("seen") if record.facts else None
             if not record.ok and isinstance(met, int) and met <= record.fence:
-                yield Violation("C7", record.key, f"refused though only fence {met} had been seen", None, record)
+                yield Breach("C7", record.key, f"refused though only fence {met} had been seen", None, record)
             continue
         highest, last = seen.get(record.key), applied.get(record.key)
         if not record.ok:
             if highest is None or _fence(highest) <= record.fence:
-                yield Violation("C7", record.key, "refused though no newer fence had been seen", highest, record)
+                yield Breach("C7", record.key, "refused though no newer fence had been seen", highest, record)
             continue
         if highest is None or _fence(highest) < record.fence:
             seen[record.key] = record
         # A resource that records only that a fence was shown to it, as that of the drills, says nothing about values.
         read = record.value if record.kind is EventKind.READ else None
         if read is not None and read != (last.value if last is not None else 0):
-            yield Violation("C6", record.key, "a read returned a value that was never written", last, record)
+            yield Breach("C6", record.key, "a read returned a value that was never written", last, record)
         if record.kind is EventKind.WRITE:
             if last is not None and _fence(last) > record.fence:
-                yield Violation("C5", record.key, "a write with a lower fence was accepted later", last, record)
+                yield Breach("C5", record.key, "a write with a lower fence was accepted later", last, record)
             if record.based_on != (last.value if last is not None else 0):
-                yield Violation("C6", record.key, "an acknowledged update was overwritten unread", last, record)
+                yield Breach("C6", record.key, "an acknowledged update was overwritten unread", last, record)
             applied[record.key] = record
 
 
-def _owned(records: list[Record]) -> Iterator[Violation]:
+def _owned(records: list[Record]) -> Iterator[Breach]:
     """C8, seen at the store (who is the owner) and by holders (a lost lease is left alone)."""
     live: dict[str, Record | None] = {}  # the last grant; None: no owner. An absent key is unknown
     lost: dict[tuple[str, int], Record] = {}
@@ -214,16 +214,16 @@ def _owned(records: list[Record]) -> Iterator[Violation]:
             owner = live[record.key]
             if owner is None or owner.fence != record.fence:
                 verb = "released" if record.kind is EventKind.ENDED else "renewed"
-                yield Violation("C8", record.key, f"the key was {verb} by someone who did not own it", owner, record)
+                yield Breach("C8", record.key, f"the key was {verb} by someone who did not own it", owner, record)
             if record.kind is EventKind.ENDED:
                 live[record.key] = None
         elif record.kind is EventKind.LOST and record.fence is not None:
             lost[record.key, record.fence] = record
         elif record.kind in _RELEASES and record.fence is not None and (record.key, record.fence) in lost:
-            yield Violation("C8", record.key, "a lost lease was released", lost[record.key, record.fence], record)
+            yield Breach("C8", record.key, "a lost lease was released", lost[record.key, record.fence], record)
 
 
-def _answered(records: list[Record]) -> Iterator[Violation]:
+def _answered(records: list[Record]) -> Iterator[Breach]:
     """C9, where both sides are on record. A crossed answer is a grant to the wrong holder, or one out of nowhere."""
     handed: dict[tuple[str, int], Record] = {}
     for record in records:
@@ -235,10 +235,10 @@ def _answered(records: list[Record]) -> Iterator[Violation]:
             given = handed.get((record.key, record.fence))
             if given is None:
                 text = f"a holder was granted fence {record.fence}, which the store had not handed out"
-                yield Violation("C9", record.key, text, None, record)
+                yield Breach("C9", record.key, text, None, record)
             elif not _same_owner(given.owner, record.owner):
                 text = f"the answer to one holder reached another: fence {record.fence}"
-                yield Violation("C9", record.key, text, given, record)
+                yield Breach("C9", record.key, text, given, record)
 
 
 def _same_owner(first: str, second: str) -> bool:
@@ -249,17 +249,15 @@ def _same_owner(first: str, second: str) -> bool:
     return full.partition("@")[2].partition(":")[0] == host
 
 
-def _in_time(records: list[Record]) -> Iterator[Violation]:
+def _in_time(records: list[Record]) -> Iterator[Breach]:
     """C10."""
     for record in records:
         if record.kind is EventKind.STEP and record.until_ns is not None and record.at_ns >= record.until_ns:
             late = (record.at_ns - record.until_ns) / NS
-            yield Violation(
-                "C10", record.key, f"a protected step started {late:.6f} s after the local deadline", record
-            )
+            yield Breach("C10", record.key, f"a protected step started {late:.6f} s after the local deadline", record)
 
 
-def _live(records: list[Record]) -> Iterator[Violation]:
+def _live(records: list[Record]) -> Iterator[Breach]:
     """C11. Only histories that say when the last fault was over can be asked."""
     healed = next((record for record in reversed(records) if record.kind is EventKind.HEALED), None)
     if healed is None or healed.until_ns is None:
@@ -270,10 +268,10 @@ def _live(records: list[Record]) -> Iterator[Violation]:
         record.key for record in records if record.kind in _GRANTS and healed.at_ns <= record.at_ns <= healed.until_ns
     }
     for key in sorted(keys - had):
-        yield Violation("C11", key, "could not be had again in time after the last fault", healed)
+        yield Breach("C11", key, "could not be had again in time after the last fault", healed)
 
 
-_RULES: tuple[tuple[Callable[[list[Record]], Iterator[Violation]], frozenset[EventKind]], ...] = (
+_RULES: tuple[tuple[Callable[[list[Record]], Iterator[Breach]], frozenset[EventKind]], ...] = (
     (_unique, frozenset({*_GRANTS, EventKind.HANDED})),
     (_rising_at_the_store, frozenset({EventKind.HANDED})),
     (_exclusive, frozenset({EventKind.STEP, EventKind.BELIEVED})),

@@ -97,19 +97,19 @@ class _Replay:
         while self._events and len(self._busy) < ATTEMPTS_MAX:
             now, _, what, who = heapq.heappop(self._events)
             key = people[who].key
-            line = self._waiting.setdefault(key, deque())
+            queue = self._waiting.setdefault(key, deque())
             if what == _RELEASE:
                 del self._holder[key]
-                if line:
-                    self._grant(now, line.popleft(), people, waits)
+                if queue:
+                    self._grant(now, queue.popleft(), people, waits)
             elif what == _TRY and key not in self._holder:
                 self._grant(now, who, people, waits)
             elif what == _TRY and self._patience_ns:
-                line.append(who)
+                queue.append(who)
                 self._put(now + self._patience_ns, _GIVE_UP, who)
-            elif what == _TRY or who in line:
+            elif what == _TRY or who in queue:
                 if what == _GIVE_UP:
-                    line.remove(who)
+                    queue.remove(who)
                 self._busy.append(now)
                 last[who] = self._backoff.delay_ns(tried[who], last[who], self._draw)
                 tried[who] += 1

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Final
 
 from holdfast import __version__
-from holdfast.core.history.invariants import Violation, described
+from holdfast.core.history.invariants import Breach, described
 from holdfast.drills.catalog import drill
 from holdfast.drills.model import DrillVerdict, Guard, JudgedScene
 from holdfast.drills.report.charts import curves, lines, takeovers
@@ -150,7 +150,7 @@ def _figure(picture: str | None, caption: str) -> Iterator[str]:
         yield f"<figure><figcaption>{escape(caption)}</figcaption>{picture}</figure>"
 
 
-def _losses(found: Iterable[Violation], heading: str) -> Iterator[str]:
+def _losses(found: Iterable[Breach], heading: str) -> Iterator[str]:
     every = list(found)
     if not every:
         return

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.history.events import Record
-from holdfast.core.history.invariants import Violation, described
+from holdfast.core.history.invariants import Breach, described
 from holdfast.drills.model import DrillVerdict, JudgedScene, MeasuredTakeover
 from holdfast.drills.verdict.leases import grants, plain, slowest
 from holdfast.types import NS
@@ -57,7 +57,7 @@ def kinds(history: Sequence[Record]) -> dict[str, int]:
     return {str(kind): number for kind, number in Counter(record.kind for record in history).most_common()}
 
 
-def _violation(found: Violation) -> dict[str, Any]:
+def _violation(found: Breach) -> dict[str, Any]:
     records = [described(each) for each in (found.first, found.second) if each is not None]
     return {"rule": found.rule, "key": found.key, "text": plain(found), "records": records}
 

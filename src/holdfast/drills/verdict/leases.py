@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.core.history.invariants import Violation, check
+from holdfast.core.history.invariants import Breach, check
 from holdfast.drills.model import Guard, JudgedScene, MeasuredTakeover, SceneRecord
 from holdfast.types import NS
 
@@ -69,7 +69,7 @@ def grants(history: Iterable[Record]) -> list[Record]:
     return [each for each in history if each.kind in (EventKind.GRANTED, EventKind.PROMOTED)]
 
 
-def plain(found: Violation) -> str:
+def plain(found: Breach) -> str:
     """A violated rule in plain words, with the two conflicting operations."""
     first, second = found.first, found.second
     if found.rule == "C6" and second is not None:

@@ -75,7 +75,7 @@ Factory: TypeAlias = Callable[[str], Any]
 for the other processes."""
 
 
-class GuardedResource:
+class OpenedSubject:
     """A subject in the kit's hands: color-free, and given fences where the subject is given leases."""
 
     def __init__(self, resource: str, subject: Any) -> None:

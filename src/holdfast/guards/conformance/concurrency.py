@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast.guards.conformance.adapter import Factory, GuardedResource
+from holdfast.guards.conformance.adapter import Factory, OpenedSubject
 from holdfast.guards.conformance.checks import GuardChapter
 from holdfast.guards.conformance.concurrent_writers import (
     WriterSettings,
@@ -26,8 +26,8 @@ from holdfast.guards.conformance.subprocesses import children_at_work
 chapter = GuardChapter()
 check = chapter.check
 
-Job: TypeAlias = Callable[[GuardWorld, WriterSettings, GuardedResource], Coroutine[Any, Any, WriterTally]]
-Audit: TypeAlias = Callable[[GuardedResource, Sequence[WriterTally]], Awaitable[None]]
+Job: TypeAlias = Callable[[GuardWorld, WriterSettings, OpenedSubject], Coroutine[Any, Any, WriterTally]]
+Audit: TypeAlias = Callable[[OpenedSubject, Sequence[WriterTally]], Awaitable[None]]
 
 
 @check(proves=("R47",))

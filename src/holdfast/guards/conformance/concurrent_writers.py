@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from holdfast.errors import FencedOut
-from holdfast.guards.conformance.adapter import GuardedResource
+from holdfast.guards.conformance.adapter import OpenedSubject
 from holdfast.guards.conformance.checks import expect, expect_equal, shown
 from holdfast.guards.conformance.environment import GuardWorld
 
@@ -45,7 +45,7 @@ class WriterTally:
     faults: list[str] = field(default_factory=list)
 
 
-async def update_in_sections(world: GuardWorld, writer: WriterSettings, guarded: GuardedResource) -> WriterTally:
+async def update_in_sections(world: GuardWorld, writer: WriterSettings, guarded: OpenedSubject) -> WriterTally:
     """Read, add a line, write; a few times, with late writes of earlier fences in between."""
     tally, chance, misses = WriterTally(), Random(writer.seed), 0  # noqa: S311 - pauses, not secrets
     deadline = time.monotonic() + RUN_S
@@ -72,7 +72,7 @@ async def update_in_sections(world: GuardWorld, writer: WriterSettings, guarded:
     return tally
 
 
-async def write_blindly(world: GuardWorld, writer: WriterSettings, guarded: GuardedResource) -> WriterTally:
+async def write_blindly(world: GuardWorld, writer: WriterSettings, guarded: OpenedSubject) -> WriterTally:
     """Write the own fence, without reading; often so late that a newer writer was faster."""
     tally, chance = WriterTally(), Random(writer.seed)  # noqa: S311 - pauses, not secrets
     deadline = time.monotonic() + RUN_S
@@ -91,7 +91,7 @@ async def write_blindly(world: GuardWorld, writer: WriterSettings, guarded: Guar
     return tally
 
 
-async def audit_sections(guarded: GuardedResource, tallies: Sequence[WriterTally]) -> None:
+async def audit_sections(guarded: OpenedSubject, tallies: Sequence[WriterTally]) -> None:
     """Compare what read-modify-writers were told with what is left at the resource."""
     value, fence = await guarded.look()
     updates = [] if value is None else value.split(" ")
@@ -104,7 +104,7 @@ async def audit_sections(guarded: GuardedResource, tallies: Sequence[WriterTally
     _audit(fence, tallies)
 
 
-async def audit_blind(guarded: GuardedResource, tallies: Sequence[WriterTally]) -> None:
+async def audit_blind(guarded: OpenedSubject, tallies: Sequence[WriterTally]) -> None:
     """Compare what blind writers were told with what is left at the resource."""
     value, fence = await guarded.look()
     acknowledged = _in_order([each for tally in tallies for each in tally.acknowledged])
@@ -125,7 +125,7 @@ def _audit(fence: int | None, tallies: Sequence[WriterTally]) -> None:
             expect(seen in issued, f"fence {presented} was refused because of {seen}, which no writer ever had")
 
 
-async def _write_late(tally: WriterTally, guarded: GuardedResource) -> None:
+async def _write_late(tally: WriterTally, guarded: OpenedSubject) -> None:
     """What a holder sent long ago arrives: under the first fence of a writer that has entered under a later one."""
     if len(tally.entered) < 2:
         return
@@ -138,7 +138,7 @@ async def _write_late(tally: WriterTally, guarded: GuardedResource) -> None:
         tally.faults.append(f"a late write under {fence} was accepted although {tally.entered[-1]} had entered")
 
 
-async def _look_for_a_step_back(tally: WriterTally, guarded: GuardedResource) -> None:
+async def _look_for_a_step_back(tally: WriterTally, guarded: OpenedSubject) -> None:
     _, fence = await guarded.look()
     known = max((*tally.entered, *(seen for _, _, seen in tally.refused)), default=None)
     if known is not None and (fence is None or fence < known):

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from holdfast.core import failpoints
 from holdfast.errors import FencedOut
-from holdfast.guards.conformance.adapter import Factory, GuardedResource
+from holdfast.guards.conformance.adapter import Factory, OpenedSubject
 from holdfast.guards.conformance.checks import GuardChapter, expect, expect_equal, expect_fenced_out, shown
 from holdfast.guards.conformance.environment import GuardWorld, world_of
 from holdfast.guards.conformance.subprocesses import ProcessGroup, nursery
@@ -118,7 +118,7 @@ async def _prepared(world: GuardWorld, step: CrashStep) -> str:
 
 
 async def _go_on(
-    step: CrashStep, allowed: tuple[tuple[str | None, int | None], ...], point: str, guarded: GuardedResource
+    step: CrashStep, allowed: tuple[tuple[str | None, int | None], ...], point: str, guarded: OpenedSubject
 ) -> None:
     """What is left is one of what may be, older holders stay out, and a newer one goes on from there."""
     what = f"{step}, killed at {point}"
@@ -144,7 +144,7 @@ def _do(factory: Factory, asynchronous: bool, resource: str, step: CrashStep, di
         if die_at == len(reached) - 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    async def act(guarded: GuardedResource) -> None:
+    async def act(guarded: OpenedSubject) -> None:
         with ExitStack() as armed:
             for point in failpoints.points("guard"):
                 armed.enter_context(failpoints.armed(point.name, partial(at, point.name)))
@@ -163,7 +163,7 @@ def _do(factory: Factory, asynchronous: bool, resource: str, step: CrashStep, di
 def _write_on(factory: Factory, asynchronous: bool, resource: str, first: int, say: Say) -> None:
     """Be the victim: write as fast as possible under rising fences, and say which writes were acknowledged."""
 
-    async def act(guarded: GuardedResource) -> None:
+    async def act(guarded: OpenedSubject) -> None:
         fence = first
         while True:
             if fence % 3:
@@ -178,7 +178,7 @@ def _write_on(factory: Factory, asynchronous: bool, resource: str, first: int, s
     world.drive(world.borrow(resource, act))
 
 
-async def _survey(acknowledged: int, guarded: GuardedResource) -> int:
+async def _survey(acknowledged: int, guarded: OpenedSubject) -> int:
     """What a killed writer has left; returns the fence with which the next one may begin.
 
     The write that it was about to make may have been sent, and a server finishes what it was sent by one who is gone:

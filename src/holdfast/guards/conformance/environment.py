@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.guards.conformance.adapter import Factory, GuardedResource, settled
+from holdfast.guards.conformance.adapter import Factory, OpenedSubject, settled
 from holdfast.guards.conformance.checks import Violation, expect
 from holdfast.runtime.run_sync import run_now
 
@@ -38,7 +38,7 @@ class GuardWorld(ABC):
         self.threads = threads
         self.processes = processes
         self.patience_s = patience_s
-        self._opened: list[GuardedResource] = []
+        self._opened: list[OpenedSubject] = []
         self._name = f"kit-{secrets.token_hex(5)}"
         self._numbers = itertools.count()
 
@@ -46,13 +46,13 @@ class GuardWorld(ABC):
         """The name of an unused resource."""
         return f"{self._name}-{next(self._numbers)}"
 
-    async def open(self, resource: str) -> GuardedResource:
+    async def open(self, resource: str) -> OpenedSubject:
         """Open a resource through a connection of its own. It is closed after the check."""
-        guarded = GuardedResource(resource, await settled(self.factory(resource)))
+        guarded = OpenedSubject(resource, await settled(self.factory(resource)))
         self._opened.append(guarded)
         return guarded
 
-    async def open_new(self) -> GuardedResource:
+    async def open_new(self) -> OpenedSubject:
         """Open a resource that has never been met."""
         return await self.open(self.fresh())
 
@@ -61,9 +61,9 @@ class GuardWorld(ABC):
         while self._opened:
             await self._opened.pop().close()
 
-    async def borrow(self, resource: str, use: Callable[[GuardedResource], Coroutine[Any, Any, T]]) -> T:
+    async def borrow(self, resource: str, use: Callable[[OpenedSubject], Coroutine[Any, Any, T]]) -> T:
         """Open, use and close in one place: what a job in company does, for some connections stay in their thread."""
-        guarded = GuardedResource(resource, await settled(self.factory(resource)))
+        guarded = OpenedSubject(resource, await settled(self.factory(resource)))
         try:
             return await use(guarded)
         finally:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import holdfast
 from holdfast.core.lease.fencing import FENCE_MAX
-from holdfast.guards.conformance.adapter import GuardedResource
+from holdfast.guards.conformance.adapter import OpenedSubject
 from holdfast.guards.conformance.checks import GuardChapter, Violation, expect_equal, expect_fenced_out, shown
 from holdfast.guards.conformance.environment import GuardWorld
 
@@ -133,7 +133,7 @@ async def a_value_comes_back_as_it_was_written(world: GuardWorld) -> None:
         expect_equal(await guarded.look(), (f"{text}.", fence), "what was written in a section")
 
 
-async def _expect_unacceptable(guarded: GuardedResource, bearer: object, what: str) -> None:
+async def _expect_unacceptable(guarded: OpenedSubject, bearer: object, what: str) -> None:
     """Insist that no step takes this for a lease. Whatever says so is right, if the argument is what it is about."""
     for step, values in (("enter", ()), ("overwrite", ("stale",))):
         try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.core.history.holds import HoldInterval, lost
-from holdfast.core.history.invariants import Violation, check
+from holdfast.core.history.invariants import Breach, check
 from holdfast.observe.ledger.prefilter import ColumnSurvey, FilePart, fetch, survey
 from holdfast.observe.ledger.reader import Findings, Wanted, files_by_process
 from holdfast.runtime.process_pool import cores, spread
@@ -37,7 +37,7 @@ class LedgerVerdict:
     records: int
     grants: int
     keys: int  # that were granted
-    violations: list[Violation]
+    violations: list[Breach]
     losses: list[HoldInterval]
     findings: Findings
 

@@ -201,7 +201,7 @@ def _record(said: dict[str, Any]) -> Record:
     if kind is None:
         raise Damaged(f"it is of no known kind: {str(get('kind'))[:40]!r}")
     if type(at_ns) is not int or type(key) is not str or not _fits(at_ns):
-        raise Damaged("it has no valid time or no valid key")
+        raise Damaged("it says neither when nor of which key, or not in the right form")
     _check(said)
     return Record(
         kind,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.core.history.invariants import Violation, check
+from holdfast.core.history.invariants import Breach, check
 from holdfast.types import NS
 
 
@@ -120,7 +120,7 @@ def test_a_violation_names_the_rule_the_key_and_both_records() -> None:
     assert text.startswith("C4 k: a holder acted on fence 5 when the store had given the key to another")
     assert "2.000000s handed k by the store fence=6" in text
     assert "3.000000s step k by the store fence=5" in text
-    assert isinstance(check(history)[0], Violation)
+    assert isinstance(check(history)[0], Breach)
 
 
 def test_a_hundred_thousand_records_are_checked_in_one_sweep() -> None:

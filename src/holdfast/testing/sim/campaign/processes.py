@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import NamedTuple
 
-from holdfast.core.history.invariants import Violation
+from holdfast.core.history.invariants import Breach
 from holdfast.testing.sim.worlds.faults import Profile
 from holdfast.testing.sim.worlds.world import Outcome, run_seed
 
@@ -87,7 +87,7 @@ def _live(world: World) -> Lived:
         text = f"the simulator itself failed: {traceback.format_exc()}"
         outcome = Outcome(
             seed=world.seed,
-            violations=[Violation("C0", "simulator", text)],
+            violations=[Breach("C0", "simulator", text)],
             digest="",
             virtual_ns=0,
             lock_ns=0,

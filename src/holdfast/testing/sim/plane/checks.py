@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.core.history.events import Record
-from holdfast.core.history.invariants import Violation
+from holdfast.core.history.invariants import Breach
 from holdfast.plane.bus.delivery_rules import LOST_MAX, UNREADABLE_MAX
 from holdfast.plane.bus.delivery_rules import Code as Delivering
 from holdfast.plane.jobs.rules import Code
@@ -59,56 +59,56 @@ class Story:
     waiting: Sequence[tuple[str, str]] = ()  # (id, subject) of unhandled messages
 
 
-def check_plane(story: Story) -> list[Violation]:
+def check_plane(story: Story) -> list[Breach]:
     """Every rule that the story breaks, in the order of the rules."""
     return [violation for rule in _RULES for violation in rule(story)]
 
 
-def _acknowledged(story: Story) -> Iterator[Violation]:
+def _acknowledged(story: Story) -> Iterator[Breach]:
     """P1."""
     for asked, found in [
         *((each, story.endings) for each in story.asked),
         *((each, story.run_endings) for each in story.asked_runs),
     ]:
         if not asked.answers:
-            yield Violation("P1", asked.key, "was never acknowledged, though all is well again")
+            yield Breach("P1", asked.key, "was never acknowledged, though all is well again")
             continue
         if len(set(asked.answers)) > 1:
-            yield Violation("P1", asked.key, f"one key was answered with different ids: {sorted(set(asked.answers))}")
+            yield Breach("P1", asked.key, f"one key was answered with different ids: {sorted(set(asked.answers))}")
         if asked.made > 1:
-            yield Violation("P1", asked.key, f"was said to be made {asked.made} times")
+            yield Breach("P1", asked.key, f"was said to be made {asked.made} times")
         if asked.answers[0] not in found:
-            yield Violation("P1", asked.key, f"{asked.answers[0]} was acknowledged and is not there")
+            yield Breach("P1", asked.key, f"{asked.answers[0]} was acknowledged and is not there")
 
 
-def _over(story: Story) -> Iterator[Violation]:
+def _over(story: Story) -> Iterator[Breach]:
     """P2."""
     for job, ending in story.endings.items():
         if not JobState(ending.state).terminal:
-            yield Violation("P2", job, f"is still {ending.state} long after the last fault")
+            yield Breach("P2", job, f"is still {ending.state} long after the last fault")
     for run, status in story.run_endings.items():
         if not RunStatus(status).terminal:
-            yield Violation("P2", run, f"is still {status} long after the last fault")
+            yield Breach("P2", run, f"is still {status} long after the last fault")
 
 
-def _once(story: Story) -> Iterator[Violation]:
+def _once(story: Story) -> Iterator[Breach]:
     """P3. The row may pass through several states in one write, whose moves are in its history (P9)."""
     for job, moves in story.events.items():
         for before, after in moves:
             if not legal(None if before is None else JobState(before), JobState(after)):
-                yield Violation("P3", job, f"went from {before} to {after}, which the table does not allow")
+                yield Breach("P3", job, f"went from {before} to {after}, which the table does not allow")
         ends = [after for _, after in moves if JobState(after).terminal]
         if len(ends) > 1:
-            yield Violation("P3", job, f"ended {len(ends)} times: {', '.join(ends)}")
+            yield Breach("P3", job, f"ended {len(ends)} times: {', '.join(ends)}")
     for seen in story.jobs:
         if seen.before is not None and JobState(seen.before).terminal and seen.after != seen.before:
-            yield Violation("P3", seen.job, f"was over ({seen.before}) and became {seen.after} at {seen.at_ns}")
+            yield Breach("P3", seen.job, f"was over ({seen.before}) and became {seen.after} at {seen.at_ns}")
     for run in story.runs:
         if run.before is not None and RunStatus(run.before).terminal and run.after != run.before:
-            yield Violation("P3", run.run, f"was over ({run.before}) and became {run.after} at {run.at_ns}")
+            yield Breach("P3", run.run, f"was over ({run.before}) and became {run.after} at {run.at_ns}")
 
 
-def _rising(story: Story) -> Iterator[Violation]:
+def _rising(story: Story) -> Iterator[Breach]:
     """P4."""
     for seen in story.jobs:
         for what, before, after in (
@@ -116,15 +116,15 @@ def _rising(story: Story) -> Iterator[Violation]:
             ("run_fence", seen.run_fence_before, seen.run_fence),
         ):
             if before is not None and (after is None or after < before):
-                yield Violation("P4", seen.job, f"its {what} went from {before} to {after} at {seen.at_ns}")
+                yield Breach("P4", seen.job, f"its {what} went from {before} to {after} at {seen.at_ns}")
         if seen.version < seen.version_before:
-            yield Violation("P4", seen.job, f"its version went from {seen.version_before} to {seen.version}")
+            yield Breach("P4", seen.job, f"its version went from {seen.version_before} to {seen.version}")
     for run in story.runs:
         if run.fence_before is not None and (run.fence is None or run.fence < run.fence_before):
-            yield Violation("P4", run.run, f"its fence went from {run.fence_before} to {run.fence} at {run.at_ns}")
+            yield Breach("P4", run.run, f"its fence went from {run.fence_before} to {run.fence} at {run.at_ns}")
 
 
-def _limited(story: Story) -> Iterator[Violation]:
+def _limited(story: Story) -> Iterator[Breach]:
     """P5. Checked after each commit: within one, slots may be taken before others are released."""
     states: dict[str, str] = {}
     running: Counter[str] = Counter()
@@ -135,26 +135,26 @@ def _limited(story: Story) -> Iterator[Violation]:
         last = number + 1 == len(story.jobs) or story.jobs[number + 1].commit != seen.commit
         if last and story.slots is not None and running[seen.tenant] > story.slots:
             text = f"has {running[seen.tenant]} jobs with workers at {seen.at_ns}, and may have {story.slots}"
-            yield Violation("P5", seen.tenant, text)
+            yield Breach("P5", seen.tenant, text)
     for name, number in story.counters.items():
         if number != 0:
-            yield Violation("P5", name, f"is said to have {number} jobs with workers, and all are over")
+            yield Breach("P5", name, f"is said to have {number} jobs with workers, and all are over")
 
 
-def _effects(story: Story) -> Iterator[Violation]:
+def _effects(story: Story) -> Iterator[Breach]:
     """P6."""
     for job, ending in story.endings.items():
         done = story.effects.get(job, ())
         first, second = (*done, None, None)[:2]
         if len(done) > 1:
-            yield Violation("P6", job, f"its effect happened {len(done)} times", first, second)
+            yield Breach("P6", job, f"its effect happened {len(done)} times", first, second)
         if ending.state == JobState.SUCCEEDED and ending.result is not None and len(done) != 1:
-            yield Violation("P6", job, f"succeeded with effect {ending.result}, and {len(done)} are there")
+            yield Breach("P6", job, f"succeeded with effect {ending.result}, and {len(done)} are there")
         elif ending.result is not None and first is not None and first.value != ending.result:
-            yield Violation("P6", job, f"says that its effect is {ending.result}", first)
+            yield Breach("P6", job, f"says that its effect is {ending.result}", first)
 
 
-def _dead(story: Story) -> Iterator[Violation]:
+def _dead(story: Story) -> Iterator[Breach]:
     """P7."""
     last: dict[str, JobSeen] = {seen.job: seen for seen in story.jobs}
     for letter in story.letters:
@@ -168,7 +168,7 @@ def _dead(story: Story) -> Iterator[Violation]:
         }.get(letter.code, False)
         if not enough:
             text = f"is a dead letter for {letter.code} after {letter.attempts}, which is no reason"
-            yield Violation("P7", letter.letter, text)
+            yield Breach("P7", letter.letter, text)
 
 
 def _begun(story: Story, job: str) -> int:
@@ -176,13 +176,13 @@ def _begun(story: Story, job: str) -> int:
     return sum(after == JobState.RUNNING for _, after in story.events.get(job, ()))
 
 
-def _quiet(story: Story) -> Iterator[Violation]:
+def _quiet(story: Story) -> Iterator[Breach]:
     """P8."""
     for message, subject in story.waiting:
-        yield Violation("P8", message, f"still waits on {subject}, and no consumer handles it")
+        yield Breach("P8", message, f"still waits on {subject}, and no consumer handles it")
 
 
-def _told(story: Story) -> Iterator[Violation]:
+def _told(story: Story) -> Iterator[Breach]:
     """P9. Each change of the state of a row is the outcome of the moves that were written with it."""
     rows: dict[str, list[str]] = defaultdict(list)
     for seen in story.jobs:
@@ -192,17 +192,17 @@ def _told(story: Story) -> Iterator[Violation]:
         moves = iter([after for _, after in story.events.get(job, ())])
         for state in states:
             if state not in moves:  # looks for it from where the last one was found
-                yield Violation("P9", job, f"became {state}, and its history does not tell")
+                yield Breach("P9", job, f"became {state}, and its history does not tell")
                 break
 
 
-def _decided(story: Story) -> Iterator[Violation]:
+def _decided(story: Story) -> Iterator[Breach]:
     """P10."""
     for job, verdicts in story.verdicts.items():
         if len(set(verdicts)) > 1:
-            yield Violation("P10", job, f"was decided {' and '.join(verdicts)}, and each was acknowledged")
+            yield Breach("P10", job, f"was decided {' and '.join(verdicts)}, and each was acknowledged")
 
 
-_RULES: Final[tuple[Callable[[Story], Iterator[Violation]], ...]] = (
+_RULES: Final[tuple[Callable[[Story], Iterator[Breach]], ...]] = (
     *(_acknowledged, _over, _once, _rising, _limited, _effects, _dead, _quiet, _told, _decided),
 )

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from holdfast.aio.lease import Lease
 from holdfast.core.history.events import EventKind, Record
-from holdfast.core.history.invariants import Violation, check
+from holdfast.core.history.invariants import Breach, check
 from holdfast.errors import BackendError
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.model.job_states import TERMINAL
@@ -86,7 +86,7 @@ class PlaneOutcome:
     """What became of one world."""
 
     seed: int
-    violations: list[Violation]
+    violations: list[Breach]
     digest: str  # of the whole trace: equal digests are equal runs
     virtual_ns: int
     steps: int
@@ -105,7 +105,7 @@ class PlaneWorld:
         self.swarm = swarm or draw_plane_swarm(seed)
         self.loop = PlaneLoop()
         self.history: list[Record] = []
-        self.found: list[Violation] = []
+        self.found: list[Breach] = []
         self.counts: Counter[str] = Counter()
         self._show = trace
         self._digest = hashlib.blake2b(digest_size=16)
@@ -246,7 +246,7 @@ class PlaneWorld:
         """Something happened that no careful program has to expect."""
         if not self._over:
             self.trace(who, what)
-            self.found.append(Violation("P0", who, what))
+            self.found.append(Breach("P0", who, what))
 
     def forget(self, task: asyncio.Task[Any]) -> None:
         """Check a response that no client waits for any more. It must still be an expected one."""
@@ -395,7 +395,7 @@ class PlaneWorld:
         # Told when something is collected as garbage, which is no moment of this world: it is not part of the trace.
         text = f"{context.get('message')}: {context.get('exception')!r}"
         if not self._over:
-            self.found.append(Violation("P0", "loop", text))
+            self.found.append(Breach("P0", "loop", text))
 
 
 def _decides(host: SimHost) -> bool:

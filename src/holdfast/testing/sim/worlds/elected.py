@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 from holdfast.aio.leader import Leader
 from holdfast.aio.lease import Lease
 from holdfast.core.history.events import EventKind, Record
-from holdfast.core.history.invariants import Violation
+from holdfast.core.history.invariants import Breach
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease_base import is_loss_of
 from holdfast.testing.sim.environment.host import SimHost
@@ -154,7 +154,7 @@ class Election(Scene):
         super().__init__(world)
         self._terms: list[Term] = []
         self._works: list[tuple[SimHost, Lease, int]] = []  # the last: for how long the host had slept before
-        self._unended: list[Violation] = []  # unless the store had forgotten, or an operator had broken, the lease
+        self._unended: list[Breach] = []  # unless the store had forgotten, or an operator had broken, the lease
 
     def begin(self, host: SimHost, lease: Lease) -> Term:
         """A candidate was told that it leads."""
@@ -183,9 +183,9 @@ class Election(Scene):
             if not stopped and lease.key == record.key and lease.fence != record.fence:
                 old = Record(EventKind.STEP, record.at_ns, record.key, owner=host.name, fence=lease.fence)
                 text = f"the work of term {lease.fence} goes on when the leadership is given to another"
-                self._unended.append(Violation("C4", record.key, text, record, old))
+                self._unended.append(Breach("C4", record.key, text, record, old))
 
-    def judge(self, history: Iterable[Record]) -> list[Violation]:
+    def judge(self, history: Iterable[Record]) -> list[Breach]:
         """Leave out what no store can promise (`core.history.invariants`), and look at the order of terms."""
         handed: dict[tuple[str, int], int] = {}
         broken: list[tuple[int, str]] = []  # when, and of which key; of all keys: ""
@@ -205,7 +205,7 @@ class Election(Scene):
             before = top.get(term.key)
             if before is not None and before.fence > term.fence and term.held:
                 if not excused(term.key, term.fence, term.began_ns):
-                    found.append(Violation("C2", term.key, f"{term} begins after {before}"))
+                    found.append(Breach("C2", term.key, f"{term} begins after {before}"))
             else:
                 top[term.key] = term
         return found

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from holdfast.core.history.events import Record
-from holdfast.core.history.invariants import Violation
+from holdfast.core.history.invariants import Breach
 from holdfast.testing.sim.environment.clock import SimClock
 from holdfast.testing.sim.environment.store import LeaseServer, SimEngine
 from holdfast.testing.sim.worlds.fault_injector import Trouble
@@ -67,7 +67,7 @@ class Scene:
     async def after_recovery(self) -> None:
         """All is healed, every program has ended, and every process works again."""
 
-    def judge(self, history: Iterable[Record]) -> list[Violation]:
+    def judge(self, history: Iterable[Record]) -> list[Breach]:
         """What else is wrong with what has happened."""
         return []
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.core.history.invariants import Violation, check
+from holdfast.core.history.invariants import Breach, check
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.leases.lock_spec import LockSettings
 from holdfast.stores.memory.store import CAPABILITIES
@@ -260,7 +260,7 @@ class QuorumScene(Scene):
             if holding is not None and holding.fingerprint == mark:
                 self.world.complain(server.name, f"a vote for {key} was left behind by {holding.owner}")
 
-    def judge(self, history: Iterable[Record]) -> list[Violation]:
+    def judge(self, history: Iterable[Record]) -> list[Breach]:
         """What is wrong at a node."""
         found = [each for records in self._histories.values() for each in check(records)]
         return [each for each in found if each.rule in AT_A_NODE]

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.aio.lease import AnyLease
 from holdfast.core.history.events import EventKind, Record
-from holdfast.core.history.invariants import Violation, check
+from holdfast.core.history.invariants import Breach, check
 from holdfast.errors import BackendError, LockBusy
 from holdfast.testing.sim.environment.clock import SimClock, SimEntropy, drawing
 from holdfast.testing.sim.environment.host import SimHost
@@ -63,7 +63,7 @@ class Outcome:
     """What became of one world."""
 
     seed: int
-    violations: list[Violation]
+    violations: list[Breach]
     digest: str  # of the whole trace: equal digests are equal runs
     virtual_ns: int
     lock_ns: int  # virtual time times number of locks
@@ -81,7 +81,7 @@ class SimWorld:
         self.swarm = swarm or draw_swarm(seed)
         self.loop = SimLoop()
         self.history: list[Record] = []
-        self.found: list[Violation] = []
+        self.found: list[Breach] = []
         self.counts: Counter[str] = Counter()
         self.stopping = False
         self._over = False
@@ -267,7 +267,7 @@ class SimWorld:
         """Something happened that no careful program has to expect."""
         if not self._over:
             self.trace(who, what)
-            self.found.append(Violation("C0", who, what))
+            self.found.append(Breach("C0", who, what))
 
     def judge_session(self, host: SimHost, session: str, task: asyncio.Task[None], cancelled: bool) -> None:
         """A session is over: it may have been cancelled only by its own client, and raises nothing unexpected."""
