@@ -273,7 +273,7 @@ class Locks(AnyLocks):
             await ports.store.close()
 
     async def _close_manager(self) -> None:
-        """The keeper's threads are ended off the loop, because joining them may take a moment."""
+        """End the renewer's threads off the loop, because joining them may take a moment."""
         try:
             await off_loop(self.manager.close)
         finally:
@@ -305,7 +305,7 @@ def connect(
 ) -> Locks:
     """Open the locks of a store. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory.
 
-    `service` and `instance` say who we are, for people who look at locks. `policy` and `policy_file` say what each
+    `service` and `instance` are shown to people as the owner of locks. `policy` and `policy_file` set what each
     risk class does when the store fails. `observers` are told everything that happens. `request_timeout` bounds one
     request to the store. Engines connect when they are first used.
     """

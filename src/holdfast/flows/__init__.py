@@ -1,1 +1,1 @@
-"""What Holdfast does, written once. Flows are `async def` and await ports and nothing else, so they have no colour."""
+"""The operations on leases: `async def` functions that await only ports, the same for blocking code and asyncio."""

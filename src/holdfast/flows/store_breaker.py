@@ -1,4 +1,4 @@
-"""The circuit breaker of one store, with its latest failure and renewals. Adds clock and chance to the pure breaker."""
+"""The circuit breaker of one store, with its latest failure and renewals. Adds clock and jitter to the pure breaker."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class AnyLocks:
         return self.manager.exercises
 
     def health(self) -> Health:
-        """Whether leases are really being looked after: false when renewal is behind or the store is failing."""
+        """Whether leases are being renewed: false when renewal is behind or the store is failing."""
         return self.manager.health.report()
 
     def open_manager(self) -> LeaseManager:

@@ -12,7 +12,7 @@ from holdfast.types import NS, AuditRecord, Holding
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A look at one lock, as the store saw it at that moment."""
+    """The state of one lock, as the store saw it at that moment."""
 
     key: str
     held: bool

@@ -1,1 +1,1 @@
-"""The only home of threads, asyncio, real clocks and real chance."""
+"""Threads, asyncio, clocks and random numbers of the lease library, which core and flows must not use directly."""

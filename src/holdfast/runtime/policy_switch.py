@@ -224,7 +224,7 @@ class PolicySwitch:
             return list(self._history)
 
     def refresh(self) -> None:
-        """Look at the file again, if there is one and it has changed."""
+        """Read the file again if there is one and it has changed."""
         if self._file is None:
             return
         stamp = _stamp(self._file)

@@ -47,7 +47,7 @@ class Statistics:
     release_failures: int
     compensated: int
     fallbacks: int
-    exercised: int  # likewise given out without the store, because an exercise pretended that it had failed
+    exercised: int  # also granted without the store, because an exercise pretended a store error
     promotions: int
     denied: int
     keeper_lag: float

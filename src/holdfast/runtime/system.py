@@ -52,7 +52,7 @@ class SystemEntropy:
         _ENTROPIES.add(self)
 
     def token(self) -> str:
-        """128 fresh bits as hexadecimal text. Each is given out once, by one process: a fork cannot repeat one."""
+        """128 fresh bits as hexadecimal text. Each is used once, by one process: a fork cannot repeat one."""
         if self._pid != os.getpid():  # a fork that did not come through Python
             self.forked()
         try:

@@ -258,7 +258,7 @@ class ThreadRuntime:
 
     async def sleep(self, ns: int) -> None:
         """Block this thread for a while."""
-        time.sleep(ns / NS)  # noqa: ASYNC251 - this is the blocking colour
+        time.sleep(ns / NS)  # noqa: ASYNC251 - this is the blocking runtime
 
     async def finish(self, work: Coroutine[Any, Any, None], limit_ns: int) -> None:
         """Run the work in a thread of its own, so that an interrupt of this one cannot cut it short."""

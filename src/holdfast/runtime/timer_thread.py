@@ -1,12 +1,12 @@
-"""The timer thread: hands over items when they are due, and sleeps in between.
+"""The timer thread: passes items to a handler when they are due, and sleeps in between.
 
-Made for leases that mostly end long before anything is due: entering and withdrawing cost a dictionary operation, and
+Most leases end long before an item is due, so entering and withdrawing an item costs one dictionary operation, and
 the thread is only woken when an item is due earlier than it meant to wake up. An idle thread ends; the next item starts
 a new one. If handling raises, the thread survives and the same items come due again shortly.
 
 Promises: callers take no lock, so a signal handler may raise at any point of any method, or call any method there:
-other items are still handed over, and no call blocks. An item whose `put` was interrupted is handed over or not. One
-whose `drop` was interrupted, or raced with the thread, may still be handed over; the handler must expect that.
+other items still reach the handler, and no call blocks. An item whose `put` was interrupted reaches it or not. An item
+whose `drop` was interrupted, or raced with the thread, may still reach it; the handler must expect that.
 
 How: callers leave new items in `_fresh`, a dict, and the thread alone moves them to its calendar. A caller writes
 `_fresh` and then reads `_asleep_until_ns` and `_serving`; the thread writes those and then reads `_fresh`. So one of

@@ -10,14 +10,14 @@ refused, and an update would be lost. Three rules prevent that:
               grants and counts later is above all of them; and the count falls back to the clock within four times the
               lead that it has
     set back  when the clock is behind what it was at the last fence, the time that has passed is unknown; the fence
-              rises by a chance number up to a second, which comes from the secret of the grant
+              rises by a random number up to a second, which comes from the secret of the grant
     limit     such a step is an hour at most, so that a clock which is set right after years does no harm
 
 Promises: each count is above the one before it, whatever the clock reads. Two stores that go on from one count, each on
 a clock that does not go back, never give out the same fence but by chance: two clocks that tell the same microsecond,
 or one in 2^20 for grants right after the clock was set back. If both clocks have gone on since that count, and the
 later grant is later by its clock, it has the higher fence, for as long as no more than an hour was missed.
-So two fences of one count also say how far apart they were given out, by that one clock (`apart`): no two clocks have
+So two fences of one count also say how far apart they were granted, by that one clock (`apart`): no two clocks have
 to agree for it.
 Does not promise an order where the clock was set back after the last fence that both know of, nor where one of two
 clocks is behind the other by more than the time between the grants.
@@ -33,7 +33,7 @@ CHANCE_DIGITS: Final = 5  # hexadecimal: 2^20 µs, about a second
 
 
 class Count(NamedTuple):
-    """The last fence, and what the store's clock said when it was given out, in µs. Not equal: the count is ahead."""
+    """The last fence, and the store's clock when it was granted, in µs. Not equal: the count is ahead."""
 
     fence: int = 0
     clock: int = 0
@@ -46,7 +46,7 @@ class Count(NamedTuple):
 
 
 def apart(earlier: int, later: int, ns: int) -> bool:
-    """Whether two fences of one count may have been given out further apart than so many nanoseconds.
+    """Whether two fences of one count may have been granted further apart than so many nanoseconds.
 
     Never False if it was more than four thirds of that, unless the store's clock was set back in between. Two fences
     that were counted otherwise, or by two clocks, may give either answer: it must then be one that does no harm.
@@ -55,5 +55,5 @@ def apart(earlier: int, later: int, ns: int) -> bool:
 
 
 def _chance(secret: str) -> int:
-    """A number below 2^20 that differs from grant to grant. Scripts of Redis have no chance of their own, but SHA-1."""
+    """A number below 2^20 that differs from grant to grant. Redis scripts have no random numbers, but SHA-1."""
     return int(hashlib.sha1(secret.encode(), usedforsecurity=False).hexdigest()[:CHANCE_DIGITS], 16)

@@ -73,7 +73,7 @@ class Timing:
         if 2 * tail_ns <= self.usual_guard_ns:
             return self.usual_loss_ns
         slow = _loss_age_ns(self.ttl_ns, self.auto_renew, self.deadline_ns, tail_ns)
-        # However slow the store is, a lease is not given up before its first renewal has had a chance.
+        # Even with a slow store, a lease is not given up before its first renewal could succeed.
         return max(slow, min(self.usual_loss_ns, _needed_ns(self.renew_every_ns)))
 
     def warn_age_ns(self, tail_ns: int = 0) -> int:
