@@ -43,7 +43,7 @@ def it(
 
 @pytest.fixture
 def client(it: Fleet) -> Iterator[Client]:
-    """Somebody who submits jobs."""
+    """A client that submits jobs."""
     with Client(it) as made:
         yield made
 
@@ -72,7 +72,7 @@ def test_a_worker_paused_between_its_check_and_its_write_is_overtaken_and_then_r
         assert second.process is not first.process
 
         # The word of the one who was overtaken, as if it had been under way all the time. Until the scheduler has heard
-        # of the second, nobody but the storage behind the guard can know that the first is late.
+        # of the second, only the storage behind the guard can know that the first is late.
         until(lambda: it.run_fence(job) == second.fence, "the scheduler to hear of the second")
         run = CarriedFence(families.WORKER_JOB.key(job=job), first.fence)
         wire.say([subjects.finished(job, 1, "late", run, {"status": "succeeded", "result": "late"})])
@@ -131,11 +131,11 @@ def test_without_redis_work_stops_and_goes_on_by_itself(it: Fleet) -> None:
         cut_ns, known = it.now_ns(), len(load.jobs)
         until(lambda: it.now_ns() > cut_ns + 2 * ttl_ns, "every lease to run out, and as long again")
         back_ns = it.now_ns()
-        # Nobody can have a lease, so nobody may work; and nobody has to: what is accepted is kept.
+        # Without leases no worker may run a job, and none has to: accepted jobs are kept.
         assert effects_between(it, cut_ns + ttl_ns, back_ns) == 0
         assert len(load.jobs) > known, "submissions need no lease"
         way.refuse(False)
-        until(lambda: effects_between(it, back_ns, it.now_ns()) > 20, "work to go on by itself")
+        until(lambda: effects_between(it, back_ns, it.now_ns()) > 20, "work to continue")
     check(it, load.jobs)
     assert {it.state(job) for job in load.jobs} == {"SUCCEEDED"}
 

@@ -25,7 +25,7 @@ STAGED = "a message that was stored in the outbox and not sent"
 
 @contextmanager
 def held_row(it: Fleet, job: str) -> Iterator[None]:
-    """Nobody writes a job while the block runs: whoever wants to waits, with the job's lock in hand."""
+    """Block all writes to a job: a writer waits, and holds the lock of the job meanwhile."""
     with it.sql() as connection, connection.transaction():
         connection.execute("SELECT 1 FROM plane_job WHERE id = %s FOR UPDATE", (job,))
         yield
@@ -129,7 +129,7 @@ def _stop_before_the_write(it: Fleet, run: Run, calm_ns: int) -> tuple[Process, 
 
 
 class Caller(threading.Thread):
-    """Somebody who submits a job once, and waits for an answer that does not come."""
+    """A client that submits a job once, and waits for a response that does not come."""
 
     def __init__(self, url: str, key: str) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ def test_two_apis_give_one_job_for_a_key_and_one_goes_on_when_the_other_is_kille
         with ThreadPoolExecutor(8) as pool:
             told = [pool.submit(ask, api, key) for key in keys for api in (first, second)]
         jobs = {each.result() for each in told}
-        assert sorted(key for key, _ in jobs) == sorted(keys), "each key has one job, whoever was asked"
+        assert sorted(key for key, _ in jobs) == sorted(keys), "each key has one job, on any server"
         first.kill()
         jobs.add(("later", client.submit("later")))
         check(it, [job for _, job in jobs])

@@ -37,7 +37,7 @@ def test_a_rolling_restart_under_load_loses_nothing_and_wastes_no_attempt(
             answered = len(load.jobs)
             until(lambda: len(load.jobs) > answered + 10, "the new fleet to take jobs")
         check(it, load.jobs)
-        # Everybody finished what they had begun: no job ran twice, and none needed a second attempt.
+        # All workers finished their jobs: no job ran twice, and none needed a second attempt.
         [(runs, jobs)] = it.query("SELECT count(*), count(DISTINCT job) FROM fleet_attempt")
         assert runs == jobs
         assert it.query("SELECT id FROM plane_job WHERE attempt <> 1") == []

@@ -143,7 +143,7 @@ async def latest(folder: Path) -> Snapshot:
 async def put_to_sleep(replicas: Company, child: Child) -> None:
     """Stop a leader for long enough that another leads.
 
-    Not in the middle of a transaction, which would keep everybody from the file: then it is woken, and stopped again.
+    Not in the middle of a transaction, which would lock the file for all: then it is woken, and stopped again.
     """
     for _ in range(10):
         said = len(child.said)
@@ -157,7 +157,7 @@ async def put_to_sleep(replicas: Company, child: Child) -> None:
             child.send(signal.SIGCONT)
         else:
             return
-    raise AssertionError("nobody took over")
+    raise AssertionError("no process took over")
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -179,7 +179,7 @@ async def test_after_kill_9_of_the_leader_another_process_ticks_under_a_newer_fe
 
 
 async def test_a_leader_that_slept_through_its_lease_writes_no_snapshot_when_it_wakes(tmp_path: Path) -> None:
-    """W3, W29: it notices by itself, and storage would refuse it if it did not."""
+    """W3, W29: it notices that, and storage would refuse it if it did not."""
     async with company(tmp_path, Mode.STICKY) as replicas:
         sleeper = await replicas.start()
         await replicas.until_writes_after(0)

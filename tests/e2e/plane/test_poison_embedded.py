@@ -1,4 +1,4 @@
-"""A job that kills every worker that runs it, on one SQLite file: it ends at once when that was tried often enough."""
+"""A job that kills every worker that runs it, on one SQLite file: it fails as soon as that was tried often enough."""
 
 from __future__ import annotations
 

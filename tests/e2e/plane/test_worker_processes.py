@@ -122,7 +122,7 @@ async def test_what_is_not_finished_in_time_is_given_back_to_another_worker(crow
     worker.signal(signal.SIGTERM)
     assert await worker.ended() == Exit.NO
     assert worker.events()[-1]["interrupted"] == 1
-    # Its lease was released and its message given back: the other one waits for neither of their thirty seconds.
+    # Its lease was released and its message nacked: the other one waits for neither of their thirty seconds.
     other = await crowd.worker("second")
     await other.began(job)
     crowd.go(job)

@@ -29,7 +29,7 @@ FALLBACKS = "holdfast_workflow_lock_fallback_total"
 HELD_BACK = "holdfast_engine_held_back_total"
 PUT_OFF = 'holdfast_run_lock_backend_errors_total{part="engine"}'
 
-# Steps that need nobody but the engine: schedulers and workers never act without their leases.
+# Steps that need the engine only: schedulers and workers never act without their leases.
 LIGHT = {
     "name": "light",
     "risk": "low",
@@ -157,7 +157,7 @@ def test_an_engine_that_alone_cannot_reach_the_leases_does_nothing_twice(shaken:
         lone = it.engine("--leases", way.url).ready()
         way.refuse()
         way.reset()
-        # Two replicas have the lock of a run, one has only its own: whoever writes second has read what the first did.
+        # Two replicas have the lock of a run, one has only its own: the second writer has read what the first wrote.
         with Orders(it, 7) as orders:
             until(lambda: it.metric(lone, FALLBACKS) > 10, "fallbacks")
         check(it, orders.wanted)
@@ -199,7 +199,7 @@ def test_an_engine_that_stood_still_between_lock_and_write_is_overtaken_and_refu
             assert frozen is not None
             counted = it.metric(frozen, abandoned)
             frozen.pause()
-            # It has read nothing yet. What it said to the database is lost, so that nobody waits for its rows.
+            # It has read nothing yet. What it said to the database is lost, so that its rows are not locked.
             for (pid,) in it.query(_WAITING):
                 data.execute("SELECT pg_terminate_backend(%s)", (pid,))
         becomes(it, run, "succeeded")  # by another, after the lock has run out

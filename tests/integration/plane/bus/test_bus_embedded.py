@@ -55,7 +55,7 @@ async def settled(database: Database, number: int, state: int) -> list[Row]:
 
 
 async def given_back(database: Database) -> Row:
-    """The one row, once it was given back."""
+    """The only row, after its nack."""
 
     async def is_back() -> bool:
         [row] = await rows(database)
@@ -121,7 +121,7 @@ async def test_a_delay_counts_from_when_it_was_asked_for(buses: Buses) -> None:
     go_on = asyncio.Event()
 
     class Away:
-        """The database, which answers nobody until it is told to."""
+        """The database, which answers no request until it is told to."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(database, name)
@@ -262,7 +262,7 @@ async def _any_id(ids: list[str], wanted: str) -> bool:
 
 
 async def test_a_message_that_is_lost_again_and_again_is_a_dead_letter(buses: Buses) -> None:
-    """It kills whoever takes it; nobody lives to count that as a failure."""
+    """It kills every consumer, so none is left to count that as a failure."""
     clock = ScriptedClock()
     bus, database = await opened(buses, clock)
     await bus.publish([message("killer")])
@@ -392,7 +392,7 @@ async def test_what_is_claimed_while_the_consumer_ends_is_given_back(buses: Buse
             await asked.wait()
 
     task = asyncio.create_task(consume())
-    await settled(database, 2, 1)  # claimed, and nobody knows yet
+    await settled(database, 2, 1)  # claimed, and not reported yet
     go_on.set()
     await task
 

@@ -1,4 +1,4 @@
-"""The contract of a bus, second part: what is given back, for how long, how often, and what is a dead letter."""
+"""The contract of a bus, second part: nacks, their delays and number, and dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.asyncio, everywhere]
 
 @pytest.mark.requires("R148")
 async def test_delay_zero_comes_again_at_once_and_other_delays_later(buses: Buses) -> None:
-    """In the order of their delays, whatever the order in which they were given back."""
+    """In the order of their delays, not in the order of their nacks."""
     bus = await buses.bus()
     delays = {"long": 1.5, "short": 0.3, "none": 0.0}
     all_first = asyncio.Event()

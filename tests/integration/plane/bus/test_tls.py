@@ -145,7 +145,7 @@ async def test_a_postgres_that_proves_nothing_is_not_told_the_password(tls_files
     with Listener(answer=b"N" if tls is None else b"S", tls=tls) as server:
         url = f"postgresql://ada:{SECRET}@127.1:{server.port}/x?connect_timeout=5&pool_timeout=3"
         trusted = f"{url}&sslrootcert={tls_files.ca}"
-        for each in [trusted] if offered != "good" else [url]:  # whose certificate nobody vouches for here
+        for each in [trusted] if offered != "good" else [url]:  # whose certificate is not trusted here
             with pytest.raises(Misconfigured, match="sslmode=disable is plain text") as refused:
                 await _of_the_plane(each)
             assert SECRET not in str(refused.value)

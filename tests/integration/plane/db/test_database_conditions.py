@@ -1,4 +1,4 @@
-"""Works whose puts check what they were told: nothing is held meanwhile, and yet nobody writes over anybody."""
+"""Writes with conditions: no row is locked meanwhile, and yet no write overwrites another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DISPATCH = [Change(JobState.SCHEDULED, actor="s"), Change(JobState.DISPATCHED, a
 
 @pytest_asyncio.fixture
 async def base(postgres_url: str) -> AsyncIterator[PostgresDatabase]:
-    """One connection, so that whoever gets it has met the others' errors."""
+    """One connection, so that each user of it meets the errors of the others."""
     opened = PostgresDatabase(postgres_url, pool_max=1)
     await opened.write(lambda tx: tx.query(THINGS))
     await opened.write(partial(insert, number=1, note="0"))
@@ -51,7 +51,7 @@ async def raised(tx: Tx) -> int:
 
 
 def make_again(connect: PostgresConnect) -> None:
-    """A function of the server that asks for its transaction again, whoever calls it."""
+    """A function of the server that asks every caller to repeat its transaction."""
     owner: psycopg.Connection[tuple[object, ...]] = connect(autocommit=True)
     body = "BEGIN RAISE EXCEPTION 'again' USING ERRCODE = 'serialization_failure'; END"
     owner.execute(f"CREATE FUNCTION again() RETURNS INT LANGUAGE plpgsql AS $$ {body} $$")
@@ -266,7 +266,7 @@ def fence_of(job: Job, fence: int) -> CarriedFence:
 
 
 async def test_limits_are_kept_to_the_last_place_by_schedulers_that_hold_nothing(planes: Planes) -> None:
-    """Each reads that there is room, all write at once: as many as there are places have written."""
+    """Each reads that there is room, all write together: as many succeed as there are slots."""
     stores = [(await planes.open(slots=5)).store for _ in range(3)]
     plane = await planes.open()
     jobs = [await plane.submit(tenant=tenant) for tenant in ("a", "b") for _ in range(12)]

@@ -120,7 +120,7 @@ async def test_more_channels_than_fit_in_one_message_still_ring(database: Databa
 
 
 async def test_many_rings_at_once_reach_each_channel(database: Database, plane_url: str) -> None:
-    """More than a listener's queue holds, while its loop is too busy to look: it wakes everybody to be sure."""
+    """More than a listener's queue holds, while its loop is too busy to read: it wakes all waiters to be sure."""
     elsewhere = open_database(plane_url)
     listeners = [database.listen(f"c{n}") for n in range(100)]
     for listener in listeners:

@@ -132,7 +132,7 @@ async def test_tables_that_another_process_changes_are_read_as_they_are_now(post
 
     for look in (base.read, base.write):
         columns = len((await look(everything))[0])
-        await other.write(lambda tx: tx.query(f"ALTER TABLE thing ADD COLUMN new_{columns} BIGINT"))  # noqa: B023 - at once
+        await other.write(lambda tx: tx.query(f"ALTER TABLE thing ADD COLUMN new_{columns} BIGINT"))  # noqa: B023 - called immediately
         assert len((await look(everything))[0]) == columns + 1
     assert base.statistics()["run_again"] == 2
     await other.close()

@@ -1,4 +1,4 @@
-"""Whether a database takes writes is found out by writing, seldom, and whoever asks is told why it does not."""
+"""A rare test write shows whether a database accepts writes; callers get the reason if it does not."""
 
 from __future__ import annotations
 

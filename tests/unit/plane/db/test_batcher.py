@@ -177,7 +177,7 @@ async def test_one_who_asks_for_many_and_is_cancelled_leaves_nobody_behind() -> 
 
 @pytest.mark.asyncio
 async def test_a_batch_that_is_cancelled_from_within_is_an_error_of_its_own_and_the_next_one_is_served() -> None:
-    """Something that the batch awaited was cancelled by somebody else: those who asked were not."""
+    """Something that the batch awaited was cancelled from elsewhere: the callers were not."""
     counter = Counter()
     counter.go.clear()
     counter.cancelled = asyncio.get_running_loop().create_future()

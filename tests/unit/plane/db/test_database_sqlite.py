@@ -52,7 +52,7 @@ def intruder(path: str) -> Iterator[sqlite3.Connection]:
 
 
 async def queued(database: SqliteDatabase, count: int) -> None:
-    """Return when so many works are in line."""
+    """Return when so many writes are queued."""
     await until(lambda: database.statistics()["write_line"] >= count)
 
 
@@ -360,7 +360,7 @@ async def test_a_work_that_has_begun_is_never_said_not_to_have_happened(path: st
 
     write = asyncio.create_task(hasty.write(slow))
     await until(begun.is_set)
-    done, _ = await asyncio.wait([write], timeout=0.1)  # longer than its patience in line
+    done, _ = await asyncio.wait([write], timeout=0.1)  # longer than its deadline in the queue
     assert not done
     leave.set()
 

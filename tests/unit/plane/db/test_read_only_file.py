@@ -1,4 +1,4 @@
-"""A file of the plane that became read-only: it is read as before, and whoever has to write says what is wrong."""
+"""A file of the plane that became read-only: it is read as before, and a failed write names the problem."""
 
 from __future__ import annotations
 
@@ -49,4 +49,4 @@ def test_a_file_that_became_read_only_can_be_read_and_is_refused() -> None:
         "plane.db cannot be written: the file, one beside it (-wal, -shm), the directory or the file system is "
         "read-only; give this user write permission, or mount it for writing"
     )
-    assert third == "None", "and taken again by itself"
+    assert third == "None", "and accepts writes again"

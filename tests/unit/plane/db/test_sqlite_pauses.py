@@ -31,7 +31,7 @@ class Sleeper:
         return bound // 2
 
     def token(self) -> str:
-        raise AssertionError("nobody needs one")
+        raise AssertionError("no token is needed")
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The lock registry: every lock of the plane is declared, the declaration is sound, and nothing goes around it.
 
 A test reads the code of plane, cli and web, and fails on a lock that is taken in any other way than from a declared
-family. It refuses what it does not know: whoever takes a lock from something else has to say so here, with a reason.
+family. It refuses unknown sources: a lock that is taken from another object must be listed here, with a reason.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class Seen:
 async def test_a_plane_takes_every_lock_with_the_times_that_are_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real parts on a real file: each family has times of its own, and nobody takes another's."""
+    """Real parts on a real file: each family has times of its own, and none uses another's."""
     loops = {
         loop: replace(getattr(Settings(), loop), interval=2.0 + number / 10, renew_every=1.0, failures=4 + number)
         for number, loop in enumerate(("reconciler", "replayer", "snapshot", "cleanup", "runs", "delays"))
@@ -187,7 +187,7 @@ async def test_a_plane_takes_every_lock_with_the_times_that_are_set(
     async with Plane(settings, set(PARTS) - {"api"}, app=app) as plane:
         components = plane.components
         job, _ = await components.service.submit(ME, Submission("work", None))
-        await components.approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="somebody")
+        await components.approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="approver")
         await engine_of(components).move("run-1", CheckRun(), risk="low")
         async with asyncio.timeout(60):
             await done.wait()

@@ -45,7 +45,7 @@ async def test_busy_is_given_back_for_exactly_half_a_second_and_is_nobodys_failu
         for _ in range(3):
             with pytest.raises(RetryLater) as later:
                 async with job_lock(locks, "42", statistics=counts, timeout=0.0):
-                    raise AssertionError("two at once")
+                    raise AssertionError("two holders")
             assert later.value.delay == 0.5
             assert str(later.value) == "retry after 500ms: job lock busy"
             assert isinstance(later.value.__cause__, LockBusy)
@@ -58,7 +58,7 @@ async def test_jitter_is_bounded_and_can_be_switched_on_and_back_at_run_time(loc
     async def delay(delays: RetryDelays) -> float:
         with pytest.raises(RetryLater) as later:
             async with job_lock(locks, "42", delays, timeout=0.0):
-                raise AssertionError("two at once")
+                raise AssertionError("two holders")
         return later.value.delay
 
     plain = RetryDelays()

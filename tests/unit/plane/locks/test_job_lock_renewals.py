@@ -43,7 +43,7 @@ class Held:
         except asyncio.CancelledError:
             self.stopped.set_result(change.lease.lost.is_set())
             raise
-        raise AssertionError("it goes on by itself")
+        raise AssertionError("it continues without its lock")
 
 
 async def dispatched(plane: Replica) -> Job:

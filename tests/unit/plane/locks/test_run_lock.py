@@ -44,9 +44,9 @@ async def pair(place: Path) -> AsyncIterator[tuple[Locks, Locks]]:
 
 @pytest_asyncio.fixture
 async def cut_off() -> AsyncIterator[Locks]:
-    """Locks whose store cannot be reached: nobody listens at its port."""
+    """Locks whose store cannot be reached: no server listens on its port."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # without listening: connections are refused, and nobody else gets it
+        taken.bind(("127.0.0.1", 0))  # without listening: connections are refused, and no other process gets it
         async with holdfast.aio.connect(f"redis://127.0.0.1:{taken.getsockname()[1]}", policy=POLICY) as locks:
             yield locks
 
@@ -78,11 +78,11 @@ async def test_of_two_replicas_one_at_a_time_is_inside(pair: tuple[Locks, Locks]
 async def test_after_the_ttl_of_a_holder_that_is_gone_another_replica_gets_in(pair: tuple[Locks, Locks]) -> None:
     one, other = pair
     key = WORKFLOW_RUN.key(run="run-1")
-    gone = await one.hold(key, ttl=0.3)  # nobody renews it, and nobody will release it
+    gone = await one.hold(key, ttl=0.3)  # neither renewed nor released
     assert gone is not None
     with pytest.raises(RetryLater, match="run lock busy"):
         async with run_lock(other, "run-1", "low", timeout=0.0):
-            raise AssertionError("two at once")
+            raise AssertionError("two holders")
     async with run_lock(other, "run-1", "low", timeout=30.0) as lease:
         assert lease.fence is not None
         assert lease.fence > gone.fence
@@ -95,7 +95,7 @@ async def test_without_a_store_between_processes_the_local_path_still_works() ->
             assert lease.held
             with pytest.raises(RetryLater, match="run lock busy"):
                 async with run_lock(locks, "run-1", "low", timeout=0.0):
-                    raise AssertionError("two at once")
+                    raise AssertionError("two holders")
         async with run_lock(locks, "run-1", "low", timeout=0.0) as again:
             assert again.held
 
@@ -108,7 +108,7 @@ async def test_a_holder_that_works_for_longer_than_a_ttl_keeps_the_lock(pair: tu
         assert lease.held
         with pytest.raises(RetryLater, match="run lock busy"):
             async with run_lock(other, "run-1", "low", timeout=0.0):
-                raise AssertionError("two at once")
+                raise AssertionError("two holders")
 
 
 @pytest.mark.requires("R146", "R151", "R152")
@@ -120,7 +120,7 @@ async def test_busy_is_given_back_for_exactly_half_a_second_or_with_bounded_jitt
         for delays, low, high in ((RetryDelays(), 0.5, 0.5), (jitter, 0.3, 0.7)):
             with pytest.raises(RetryLater) as later:
                 async with run_lock(other, "run-1", "low", delays, statistics=counts, timeout=0.0):
-                    raise AssertionError("two at once")
+                    raise AssertionError("two holders")
             assert low <= later.value.delay <= high
             assert str(later.value).endswith("run lock busy")
             assert isinstance(later.value.__cause__, LockBusy)
@@ -139,7 +139,7 @@ async def test_fail_open_goes_on_under_the_local_lock_is_counted_and_says_so(
             assert lease.fence is None
             with pytest.raises(RetryLater, match="run lock busy"):  # the local lock still keeps this process in order
                 async with run_lock(cut_off, "run-1", "low", statistics=counts, timeout=0.0):
-                    raise AssertionError("two at once")
+                    raise AssertionError("two holders")
     assert (counts.degraded, counts.busy, counts.backend_errors) == (1, 1, 0)
     assert any("distributed lock failed — using local-only lock" in line for line in caplog.messages)
 
