@@ -1,4 +1,4 @@
-"""Changes of many jobs in one transaction, on SQLite and Postgres: each is judged by itself, as if it were alone."""
+"""Changes of many jobs in one transaction, on SQLite and Postgres: each is decided separately, as if it were alone."""
 
 from __future__ import annotations
 

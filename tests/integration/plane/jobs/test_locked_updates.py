@@ -1,4 +1,4 @@
-"""Changes of jobs under their locks, many at once: one request, one transaction, and each judged by itself."""
+"""Concurrent changes of jobs under their locks: one request, one transaction, and a separate decision for each."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_a_result_and_a_cancel_of_the_same_job_are_made_one_after_the_othe
     cancelled = plane.placement.change(job.id, lambda _: lambda found: None)
     _, looked = await asyncio.gather(result, cancelled)
     assert looked.before is not None
-    assert looked.before.state is JobState.SUCCEEDED, "whoever asked first was first"
+    assert looked.before.state is JobState.SUCCEEDED, "the first request was first"
 
 
 async def test_a_store_that_answers_for_one_lock_at_a_time_is_asked_one_at_a_time(

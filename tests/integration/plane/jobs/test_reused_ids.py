@@ -179,7 +179,7 @@ async def test_the_dead_letter_of_a_new_job_takes_the_place_of_the_old_one_and_c
 
 
 async def test_a_second_retry_never_shows_another_tenants_job(flow_stage: FlowStage) -> None:
-    """The job of the first retry is gone too, and somebody has used its id."""
+    """The job of the first retry is gone too, and a client has reused its id."""
     replica = await flow_stage.replica(serve=False)
     service = replica.components.service
     await ends(replica, await submit(replica, ACME, "acme's"))
@@ -295,7 +295,7 @@ async def test_what_is_said_of_the_predecessor_changes_nothing(plane: Replica) -
     await plane.scheduler.on_result(delivered(subjects.finished(ID, 1, "w1", run, late, made_ns=made_ns)))
     await plane.scheduler.on_cancel(delivered(subjects.cancel(ID, "ann", "", token="t", made_ns=made_ns)))
     assert await plane.job(new) == before
-    assert [row["subject"] for row in await plane.staged("stop.")] == ["stop.w1"], "whoever still runs it is told"
+    assert [row["subject"] for row in await plane.staged("stop.")] == ["stop.w1"], "its worker is told to stop"
 
     own = subjects.finished(ID, 1, "w1", run_of(new), {**late, "result": "globex's"}, made_ns=new.created_ns)
     await plane.scheduler.on_result(delivered(own))

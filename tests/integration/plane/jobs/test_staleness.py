@@ -75,7 +75,7 @@ SILENT: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
     ({"now": 12.0}, True),
     ({"now": 11.9}, False),  # it may be late by two heartbeats
-    ({"state": "DISPATCHED"}, False),  # nobody had begun it
+    ({"state": "DISPATCHED"}, False),  # no worker had begun it
     ({"state": "RETRYING", "attempt": 2}, False),
     ({"attempt": 2}, False),  # it is about another attempt
     ({"run_fence": 7}, False),  # that is this very run
@@ -111,10 +111,10 @@ async def test_a_worker_is_silent_that_had_begun_the_attempt_and_has_missed_two_
     ("state", "attempt", "run_fence", "overtaken"),
     [
         ("RUNNING", 1, 8, True),
-        ("RUNNING", 1, 7, False),  # by itself
+        ("RUNNING", 1, 7, False),  # its own run
         ("RUNNING", 1, 6, False),
         ("DISPATCHED", 1, None, False),
-        ("DISPATCHED", 1, 8, True),  # somebody could not take it, and it was sent once more
+        ("DISPATCHED", 1, 8, True),  # a worker rejected it, and it was sent again
         ("RETRYING", 1, 8, False),  # the end of the other run was heard of
         ("SUCCEEDED", 1, 8, False),
         ("RUNNING", 2, 8, False),  # that is another attempt

@@ -157,7 +157,7 @@ async def test_a_scheduler_paused_right_before_its_write_is_refused_by_the_stora
     job = await slow.submit()
     lease = await slow.hold(job)
     overtaken: list[int] = []
-    begun = threading.Event()  # whoever overtakes passes the same point, and must not stop there
+    begun = threading.Event()  # an overtaking write passes the same point, and must not stop there
 
     async def overtake() -> None:
         elsewhere = Planes(planes.url, planes.locks_url)

@@ -236,7 +236,7 @@ async def test_work_from_before_a_switch_goes_on_after_it_under_higher_fences(pl
                 await gate.come.wait()
             waiting = await submitted(scheduler.components)
         old = await worker.components.service.job(ME, job.id)
-        gate.go.set()  # its result is said, and nobody hears it before the switch
+        gate.go.set()  # its result is sent, and not handled before the switch
         await until(lambda: worker.health()[0].detail["active"] == 0)
     assert (await note_keys(places))[0] == "holdfast"
     async with Plane(places, {"scheduler", "worker", "replayer"}, app=an_app()) as plane:

@@ -55,11 +55,11 @@ async def test_in_redis_of_two_replicas_one_at_a_time_is_inside(redis_pair: tupl
 @pytest.mark.requires("R87")
 async def test_in_redis_after_the_ttl_of_a_holder_that_is_gone_another_gets_in(redis_pair: tuple[Locks, Locks]) -> None:
     one, other = redis_pair
-    gone = await one.hold(KEY, ttl=0.3)  # nobody renews it, and nobody will release it
+    gone = await one.hold(KEY, ttl=0.3)  # neither renewed nor released
     assert gone is not None
     with pytest.raises(RetryLater, match="run lock busy"):
         async with run_lock(other, "run-1", "low", timeout=0.0):
-            raise AssertionError("two at once")
+            raise AssertionError("two holders")
     async with run_lock(other, "run-1", "low", timeout=30.0) as lease:
         assert lease.fence is not None
         assert lease.fence > gone.fence
@@ -79,5 +79,5 @@ async def test_in_redis_the_key_is_still_there_after_the_first_ttl_of_a_holder_t
         assert redis_raw.get(key) == owner
         with pytest.raises(RetryLater, match="run lock busy"):
             async with run_lock(other, "run-1", "low", timeout=0.0):
-                raise AssertionError("two at once")
+                raise AssertionError("two holders")
     assert redis_raw.get(key) is None

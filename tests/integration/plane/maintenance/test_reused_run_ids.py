@@ -1,5 +1,5 @@
-"""The id of a run is free when the run is forgotten. Whoever uses it again has a run of their own: its steps are done,
-and asked about, anew, and nothing that is kept of the first one's jobs, gates and runs is taken for theirs.
+"""The id of a run is free when the run is forgotten. A new run with that id is independent: its steps are
+run and approved again, and no stored job, gate or run of the first one is taken for its own.
 """
 
 from __future__ import annotations

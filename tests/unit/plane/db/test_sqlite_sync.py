@@ -1,4 +1,4 @@
-"""Commits are made safe by a thread of their own: nobody is told before, and a disk that fails is never believed."""
+"""A thread of its own syncs commits: no result is returned before, and a failed disk is never trusted."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_whoever_asked_is_not_told_before_the_disk_has_it_and_others_write
     assert not first.done()
     assert not any(each.done() for each in others)
     assert called == []
-    assert await listener.wait(60 * NS)  # whoever looks sees it, and may begin with what comes of it
+    assert await listener.wait(60 * NS)  # readers see it, and may begin to act on it
     disk.go.set()
     assert await asyncio.gather(first, *others) == [1, 2, 3]
     assert called == [1, 2, 3]
@@ -180,7 +180,9 @@ async def test_what_is_read_is_on_the_disk_before_anybody_is_told(path: str, fil
         reading = asyncio.create_task(numbers(file))
         await until(lambda: disk.asked > before)
         look = "SELECT id FROM thing"
-        assert len(await file.read(lambda tx: tx.query(look), lasting=False)) == 1  # a look, of which nobody is told
+        assert (
+            len(await file.read(lambda tx: tx.query(look), lasting=False)) == 1
+        )  # a read whose result is not returned to a client
         assert not reading.done()
         disk.go.set()
         assert await reading == [7]
@@ -219,7 +221,7 @@ async def test_what_may_not_last_is_not_told_and_mended_when_the_disk_is_well(
 async def test_no_function_runs_before_the_disk_has_what_it_runs_for(
     tmp_path: Path, disk: Disk, leases: str | None
 ) -> None:
-    """The job, its dispatch, the claim of its message: all are committed, and nothing is safe, so nobody begins."""
+    """The job, its dispatch, the claim of its message: all are committed, none is synced, so no attempt begins."""
     app, begun = App("own"), asyncio.Event()
 
     @app.job("touch")
@@ -248,7 +250,7 @@ async def test_no_function_runs_before_the_disk_has_what_it_runs_for(
         submitting = asyncio.create_task(plane.components.service.submit(me, Submission("touch")))
         try:
             await until(lambda: found(where, claimed if leases else held))
-            for _ in range(200):  # time enough for whoever would begin too early
+            for _ in range(200):  # time enough for an attempt that would begin too early
                 await plane.components.database.read(lambda tx: tx.query("SELECT 1 AS one"), lasting=False)
             assert not begun.is_set()
             assert not submitting.done()
@@ -316,7 +318,7 @@ async def test_a_change_by_the_scheduler_waits_for_the_disk_only_if_its_message_
 
 
 async def test_errors_are_told_in_turn_too(file: SqliteDatabase, disk: Disk) -> None:
-    """Whoever is told that something is there already is told so when it is there for good."""
+    """A conflict with an existing row is reported only after that row is synced."""
     disk.go.clear()
     first = asyncio.create_task(file.write(partial(insert, number=1)))
     await until(lambda: disk.asked > 1)
@@ -338,7 +340,7 @@ async def test_a_sync_that_failed_is_an_unknown_outcome_and_later_ones_are_not_b
     asked = disk.asked
     first = asyncio.create_task(file.write(partial(insert, number=1)))
     await until(lambda: disk.asked > asked)
-    second = asyncio.create_task(file.write(partial(insert, number=2)))  # committed before anybody knows
+    second = asyncio.create_task(file.write(partial(insert, number=2)))  # committed before a result is returned
     await until(lambda: seen(path) == [1, 2])
     disk.go.set()
     for each in (first, second):

@@ -1,4 +1,4 @@
-"""Jobs and leases in one file: a change locks, writes and unlocks by one transaction, seen by nobody in between."""
+"""Jobs and leases in one file: a change locks, writes and unlocks by one transaction, invisible in between."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_many_jobs_are_locked_changed_and_unlocked_by_one_commit(
     await plane.placement.change(jobs[0].id, lambda _: lambda job: None)
 
     async def never(*_: Any) -> Any:
-        raise AssertionError("nobody is asked for a lease")
+        raise AssertionError("no lease is requested")
 
     for operation in ("acquire", "acquire_many", "release", "release_many"):
         monkeypatch.setattr(plane.locks.ports.store, operation, never)
@@ -94,7 +94,7 @@ async def test_whoever_holds_the_lock_is_waited_for_or_named(one_file: Planes) -
 
 @pytest.mark.requires("R26", "R27")
 async def test_a_holder_that_was_overtaken_by_such_a_change_is_refused(one_file: Planes) -> None:
-    """It had the lock, somebody broke it, and a change came and went: its own write is stale by the fence."""
+    """It had the lock, an operator broke it, and a change came and went: its own write is stale by the fence."""
     plane, other = await one_file.open(), await one_file.open()
     (job,) = await waiting(plane, 1)
     theirs = await other.hold(job)
