@@ -17,9 +17,10 @@ import typer
 from typer.main import get_command
 
 # Typer bundles Click since 0.2x and imported it before; the base class of its own errors is the same in both.
+from holdfast import __version__
 from holdfast.cli.exit_codes import Exit, exit_for
 from holdfast.cli.options import Url
-from holdfast.cli.output.screen import say
+from holdfast.cli.output.screen import put_json, say
 from holdfast.cli.output.stdio import let_go, make_fit
 from holdfast.cli.shadowed_imports import shadowing_file
 from holdfast.errors import HoldfastError
@@ -44,7 +45,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "approvals": "approvals",
     "resources": "resources",
     "policy": "policy",
-    "inventory": "inventory",
+    "inventory": "locks",
     "alerts": "alerts",
     "access": "access",
     "tune": "tune",
@@ -52,9 +53,10 @@ COMMANDS: Final[Mapping[str, str]] = {
     "runbook": "runbook",
     "demo": "drill",
     "drill": "drill",
-    "version": "version",
+    "version": "",
 }
-"""Each command and its module, in the order of the help. Only the module of the requested command is imported."""
+"""Each command and its module, in the order of the help. Only the module of the requested command is
+imported. `version` is in this one."""
 
 
 def make_app(only: str | None = None) -> typer.Typer:
@@ -71,14 +73,23 @@ def make_app(only: str | None = None) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for module in dict.fromkeys(COMMANDS.values()) if only is None else [only]:
-        import_module(f"holdfast.cli.commands.{module}").add_to(app)
+        if module:
+            import_module(f"holdfast.cli.commands.{module}").add_to(app)
+        else:
+            app.command()(version)
     return app
+
+
+def version(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print the version."""
+    if json:
+        put_json({"holdfast": __version__, "python": sys.version.split()[0]})
+    else:
+        print(f"holdfast {__version__}")
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from holdfast.cli.commands.version import version
-
         version()
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""`holdfast locks` and `holdfast inspect`: holders of locks, since when, and the remaining time."""
+"""`holdfast locks` and `holdfast inspect`: held locks. `holdfast inventory`: every lock of the plane."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.lease_stores import reading, url_of
 from holdfast.cli.options import Json, Name, Url
 from holdfast.cli.output.screen import cell, fence, out, plain_table, put_json, put_table, seconds, since
-from holdfast.cli.plane_options import Config, Database
+from holdfast.cli.plane_options import Config, Database, settings
+from holdfast.errors import BadInput
 from holdfast.leases.inspection import Inspection
+
+_INVENTORY = (
+    *("FAMILY", "KEY", "SCOPE", "TTL", "RENEWED", "GIVES UP", "RELEASED"),
+    *("WHEN BUSY", "WHEN THE STORE FAILS", "USED BY"),
+)
+_INVENTORY_RIGHT = {"TTL", "RENEWED"}
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("locks")(locks)
     app.command("inspect")(inspect)
+    app.command("inventory")(inventory)
 
 
 def locks(
@@ -112,3 +120,31 @@ def _print(look: Inspection) -> None:
         console.print(cell(f"{heading:<12}", "bold"), cell(value))
     if look.fence is None:
         console.print("held by another library, which keeps no fence; its holder cannot be fenced out", style="yellow")
+
+
+def inventory(
+    config: Config = None,
+    json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """List every lock of the plane: key, scope (item or loop), TTL, renewal, release, and users.
+
+    GIVES UP: after so many failed renewals in a row, unless its deadline comes first. The times follow from your
+    settings. For the current holders: holdfast locks holdfast:
+    """
+    from holdfast.plane.settings.inventory import inventory as take_stock
+    from holdfast.plane.settings.inventory import markdown as as_markdown
+
+    if json and markdown:
+        raise BadInput("--markdown", "cannot be combined with --json", "use one of them")
+    lines = take_stock(settings(config))
+    if json:
+        put_json(line.as_dict() for line in lines)
+    elif markdown:
+        print(as_markdown(lines), end="")
+    else:
+        table = plain_table(*((heading, "right" if heading in _INVENTORY_RIGHT else "left") for heading in _INVENTORY))
+        for line in lines:
+            first, *rest = line.cells()
+            table.add_row(cell(first, "bold"), *map(cell, rest))
+        put_table(table)

@@ -13,8 +13,7 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.server import probe as probing
 from holdfast.cli.server import telemetry
 from holdfast.cli.server.bind import ListenAddress, address_of, check_http, listen
-from holdfast.cli.server.fast_exit import leave_quickly
-from holdfast.cli.server.interruptible_start import first, started
+from holdfast.cli.server.lifecycle import first, leave_quickly, started
 from holdfast.cli.server.log_format import log_lines
 from holdfast.cli.server.probe import Probe
 from holdfast.cli.server.up_screen import UpScreen

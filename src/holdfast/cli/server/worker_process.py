@@ -16,8 +16,7 @@ from holdfast.cli.output.screen import printable, seconds
 from holdfast.cli.server import probe as probing
 from holdfast.cli.server import telemetry
 from holdfast.cli.server.bind import http_missing
-from holdfast.cli.server.fast_exit import leave_quickly
-from holdfast.cli.server.interruptible_start import first, started
+from holdfast.cli.server.lifecycle import first, leave_quickly, started
 from holdfast.cli.server.log_format import JobLogLine, chosen_format, job_lines, log_lines
 from holdfast.cli.server.probe import Probe
 from holdfast.cli.supervise.reporter import Reporter
