@@ -251,7 +251,7 @@ class Locks(AnyLocks):
         return self.manager.statistics.measurements()
 
     async def close(self) -> None:
-        """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent.
+        """Stop renewing, end threads, close connections. Leases still held are lost (`revoked`). Idempotent.
 
         An interrupt or a cancellation cuts short the wait for cleanup in the background, and nothing else.
         """
@@ -305,9 +305,9 @@ def connect(
 ) -> Locks:
     """Open the locks of a store. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory.
 
-    `service` and `instance` are shown to people as the owner of locks. `policy` and `policy_file` set what each
-    risk class does when the store fails. `observers` are told everything that happens. `request_timeout` bounds one
-    request to the store. Engines connect when they are first used.
+    `service` and `instance` are shown to people as the owner of locks. `policy` and `policy_file` set the reaction of
+    each risk class to a store error. `observers` get the record of every event. `request_timeout` limits one request
+    to the store. Engines connect when they are first used.
     """
     check_tasks_are_asyncio()
     return Locks(
