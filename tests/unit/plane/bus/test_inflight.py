@@ -1,4 +1,4 @@
-"""The messages in hand: kept apart by key, never settled twice, and let go in order."""
+"""Messages in flight: kept apart by key, never settled twice, and let go in order."""
 
 from __future__ import annotations
 
