@@ -28,7 +28,7 @@ from benchmarks.measure import LIMIT_S, Measurement, join_all
 from benchmarks.server import Load, Server
 
 KEY = "handed-over"
-_SETTLE_S = 0.3  # for everybody to be in line
+_SETTLE_S = 0.3  # for all clients to be queued
 _HOLD_S = 0.002
 _FEWEST = 3  # hand-overs, however long they take
 _LONGER = 2  # than other measurements: those who poll are handed few locks in a second

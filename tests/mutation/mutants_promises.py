@@ -195,7 +195,9 @@ def a_hold_ends_before_its_window(patch: pytest.MonkeyPatch) -> None:
     MANY,
     where="runtime/asyncio_runtime.py",
     found_by=Test(
-        "unit.leases.test_local_mutex", "test_only_one_waiter_of_a_process_talks_to_the_store", at="eight wait in line"
+        "unit.leases.test_local_mutex",
+        "test_only_one_waiter_of_a_process_talks_to_the_store",
+        at="eight callers are queued",
     ),
     attacks=("R48",),
 )

@@ -38,14 +38,11 @@ EXCEPTIONS = {
 
 # The number of retired words in each folder. It only shrinks: lower it when a folder uses fewer.
 CEILINGS: dict[str, int] = {
-    "benchmarks": 2,
-    "docs": 29,
+    "docs": 28,
     "src/holdfast/guards": 1,
     "src/holdfast/plane": 4,
     "tests/integration": 3,
-    "tests/mutation": 1,
-    "tests/support": 2,
-    "tests/unit": 7,
+    "tests/unit": 3,
     "tools": 11,
 }
 

@@ -208,7 +208,7 @@ async def _look(clients: Clients, found: Findings, where: str, before: set[async
     if seen.held:
         found.orphans.append(f"{where}: {seen.owner} holds the key under fence {seen.fence}")
         await other.force_release(KEY, reason="an orphan of a test")
-    if "turn" in where:  # who stands in line behind a place that nobody has would wait for it
+    if "turn" in where:  # a waiter behind an abandoned ticket would wait for it
         try:
             await (await other.lock(KEY, ttl=30, fair=True).acquire(timeout=0)).release()
         except AcquireTimeout:

@@ -59,7 +59,7 @@ async def test_those_who_come_together_share_a_request_and_each_has_its_own(
     await busy.release()
 
 
-@pytest.mark.parametrize("when", ["before the answer", "after the answer", "in line"])
+@pytest.mark.parametrize("when", ["before the answer", "after the answer", "queued"])
 async def test_whoever_is_cancelled_leaves_no_lease_behind(
     locks: Locks, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -77,7 +77,7 @@ async def test_whoever_is_cancelled_leaves_no_lease_behind(
     first = asyncio.create_task(batcher.acquire(WORKER_JOB.lock(locks, job="first")))
     await counted.inside.wait()
     taking = first
-    if when == "in line":
+    if when == "queued":
         taking = asyncio.create_task(batcher.acquire(WORKER_JOB.lock(locks, job="second")))
         await asyncio.sleep(0)
     if when == "after the answer":
