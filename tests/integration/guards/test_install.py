@@ -265,7 +265,7 @@ def test_a_busy_table_is_left_alone_instead_of_blocking_its_readers(
     import holdfast.guards.install.sqlite as sqlite
 
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(postgres.PostgresDatabase.opened.__func__, "__defaults__", (0.1,))  # type: ignore[attr-defined]  # a classmethod's function
+    monkeypatch.setattr(postgres.PostgresGuardDatabase.opened.__func__, "__defaults__", (0.1,))  # type: ignore[attr-defined]  # a classmethod's function
     before = place.content()
     other = place.connect()
     place.run("BEGIN", other)

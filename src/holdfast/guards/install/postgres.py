@@ -91,7 +91,7 @@ _SHARED: Final = """
 
 
 class PostgresGuardDatabase:
-    """`database.Database` over one psycopg connection."""
+    """`database.GuardDatabase` over one psycopg connection."""
 
     engine = "postgres"
 

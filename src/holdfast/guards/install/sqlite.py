@@ -29,7 +29,7 @@ _KINDS: Final = {"view": "is a view", "virtual": "is a virtual table", "shadow":
 
 
 class SqliteGuardDatabase:
-    """`database.Database` over one sqlite3 connection."""
+    """`database.GuardDatabase` over one sqlite3 connection."""
 
     engine = "sqlite"
 
