@@ -84,7 +84,7 @@ def a_cancelled_command_leaves_its_reply_to_the_next(patch: pytest.MonkeyPatch) 
 )
 def an_interrupted_connection_is_used_again(patch: pytest.MonkeyPatch) -> None:
     """A connection whose answer was not read goes back into the pool."""
-    patch.setattr(ConnectionPool, "drop", lambda self, connection, error: self.give_back(connection))
+    patch.setattr(ConnectionPool, "drop", lambda self, connection, error: self.put_back(connection))
 
 
 @keep(
