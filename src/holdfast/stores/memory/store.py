@@ -110,11 +110,11 @@ class MemoryStore:
         return self.table.release(key, token, keep_ns)
 
     async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
-        """See `ports.TakesMany`."""
+        """See `ports.AcquiresMany`."""
         return [self.table.acquire(ask) for ask in asks]
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
-        """See `ports.TakesMany`. There is always an answer here."""
+        """See `ports.AcquiresMany`. There is always an answer here."""
         return [self.table.release(grant.key, grant.token, 0) for grant in grants]
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:

@@ -277,7 +277,7 @@ class RedisStore:
         raise garbled(self._address, "an inspection")
 
     async def time_ns(self, timeout_ns: int) -> int:
-        """See `ports.TellsTime`."""
+        """See `ports.HasServerTime`."""
         reply = await self._commands.call(pack(("TIME",)), self._driver.deadline(timeout_ns))
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address)
@@ -416,10 +416,10 @@ class RedisStore:
 
 
 class ManyRedisStore(RedisStore):
-    """`ports.TakesMany` besides `ports.Store`."""
+    """`ports.AcquiresMany` besides `ports.Store`."""
 
     async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
-        """See `ports.TakesMany`."""
+        """See `ports.AcquiresMany`."""
         if any(ask.ticket is not None or ask.floor for ask in asks):
             raise BadInput("asks", "one has a ticket, or wants a fence from some number on", "ask for it alone")
         deadline = self._driver.deadline(timeout_ns)
@@ -439,7 +439,7 @@ class ManyRedisStore(RedisStore):
         return answers
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
-        """See `ports.TakesMany`."""
+        """See `ports.AcquiresMany`."""
         deadline = self._driver.deadline(timeout_ns)
         packed = b"".join([RELEASE.by_hash(2, self._release_words(grant)) for grant in grants])
         replies = await self._driver.call_all(packed, len(grants), deadline)

@@ -27,13 +27,13 @@ _RAISE: Final = sql("raise_fences")
 
 
 class SqliteTransactionLocks:
-    """See `ports.Moment`."""
+    """See `ports.TransactionLocks`."""
 
     def __init__(self, judge: LivenessJudge) -> None:
         self._judge = judge
 
     async def take(self, query: Query, keys: Sequence[str], *, unheard: bool = False) -> list[int | Busy]:
-        """See `ports.Moment`."""
+        """See `ports.TransactionLocks`."""
         now = self._judge.now()
         busy: dict[str, Busy] = {}
         dead: list[str] = []

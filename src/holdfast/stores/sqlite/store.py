@@ -78,12 +78,12 @@ class SqliteStore:
         return self.leases.ownership(grant, schema)
 
     def within(self, database: str) -> SqliteTransactionLocks | None:
-        """See `ports.LocksWithin`. The tables are there once the store has been used."""
+        """See `ports.LocksInTransaction`. The tables are there once the store has been used."""
         same = self.leases.file.path == str(Path(database).absolute())
         return SqliteTransactionLocks(self.leases.judge) if same and self._safe_with(self._carrier) else None
 
     def ride(self, database: object) -> bool:
-        """See `ports.RidesAlong`."""
+        """See `ports.SharesTransactions`."""
         if (
             isinstance(database, TransactionHost)
             and database.path == self.leases.file.path
@@ -94,11 +94,11 @@ class SqliteStore:
 
     @property
     def rides(self) -> bool:
-        """See `ports.RidesAlong`."""
+        """See `ports.SharesTransactions`."""
         return self._carrier is not None
 
     def granting(self, asks: Sequence[AcquireRequest]) -> Callable[[sqlite3.Connection], list[Grant | Busy]]:
-        """See `ports.RidesAlong`."""
+        """See `ports.SharesTransactions`."""
         self.leases.granting(len(asks))  # their release sweeps
         return self._many.granting(asks)
 
@@ -131,13 +131,13 @@ class SqliteStore:
         return await self._color.run(step, timeout_ns)
 
     async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
-        """See `ports.TakesMany`. All in one transaction."""
+        """See `ports.AcquiresMany`. All in one transaction."""
         until_ns = time.monotonic_ns() + timeout_ns
         await self._sweep(len(asks), timeout_ns)
         return await self._run_many(self._many.granting(asks), until_ns)
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
-        """See `ports.TakesMany`. All in one transaction."""
+        """See `ports.AcquiresMany`. All in one transaction."""
         until_ns = time.monotonic_ns() + timeout_ns
         await self._sweep(0, timeout_ns)
         # What a loss of power undoes is the release of a process that is gone; so no caller waits for the disk.

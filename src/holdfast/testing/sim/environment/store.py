@@ -187,7 +187,7 @@ class SimStore:
         return answer
 
     async def acquire_many(self, asks: Sequence[AcquireRequest], timeout_ns: int) -> list[Grant | Busy]:
-        """See `ports.TakesMany`."""
+        """See `ports.AcquiresMany`."""
         sent, asked = self._network.loop.now_ns, list(asks)
         answers: list[Grant | Busy] = await self.call(
             "acquire", asked[0].key, lambda: [self._server.acquire(ask) for ask in asked], timeout_ns
@@ -199,7 +199,7 @@ class SimStore:
         return answers
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
-        """See `ports.TakesMany`."""
+        """See `ports.AcquiresMany`."""
         given = list(grants)
         answers: list[bool | None] = await self.call(
             "release",
