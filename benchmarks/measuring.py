@@ -70,16 +70,16 @@ def _unmeasured(manager: LeaseManager) -> Iterator[None]:
     recorder: Any = manager.recorder
     shared: Any = manager
     flows: Any = acquiring
-    over = flows._over
+    measure_wait = flows._measure_wait
 
     def nothing(*_: object) -> None: ...
 
-    flows._over = nothing
+    flows._measure_wait = nothing
     shared._measure_hold = nothing
     recorder.tally = lambda *_: False
     recorder.waits = recorder.waits_no_more = nothing
     try:
         yield
     finally:
-        flows._over = over
+        flows._measure_wait = measure_wait
         del shared._measure_hold, recorder.tally, recorder.waits, recorder.waits_no_more

@@ -78,4 +78,4 @@ def test_a_working_directory_that_is_gone_is_said(shell: Shell) -> None:
         ["bash", "-c", script], cwd=shell.directory, env=shell.environment(), capture_output=True, check=False
     )
     assert done.returncode == 74
-    assert done.stderr == b"holdfast: the current directory does not exist any more; change to one that does\n"
+    assert done.stderr == b"holdfast: the current directory does not exist any more; change to an existing one\n"

@@ -24,12 +24,12 @@ EACH = 1_500
 
 _WRITER = """
 import sys
-from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.events import EventKind, Record
 from holdfast.observe.ledger.writer import Ledger
 path, name, each, stays = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "stays"
 ledger = Ledger(path, file_bytes=16384)
 for number in range(1, each + 1):
-    ledger.note(Record(Kind.GRANTED, number, name, owner=name, fence=number))
+    ledger.note(Record(EventKind.GRANTED, number, name, owner=name, fence=number))
     if number % 100 == 0:
         ledger.flush(60)
 print("written", flush=True)

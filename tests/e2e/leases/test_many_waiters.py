@@ -63,7 +63,7 @@ def check_turns(turns: list[dict[str, Any]]) -> None:
 
 def test_the_checker_of_turns_finds_an_overlap() -> None:
     fine = {"accepted": True, "held": True, "released": True}
-    with pytest.raises(AssertionError, match="two were inside"):
+    with pytest.raises(AssertionError, match="two held it at the same time"):
         check_turns([{"fence": 1, "began": 0, "ended": 10, **fine}, {"fence": 2, "began": 9, "ended": 20, **fine}])
     with pytest.raises(AssertionError, match="one fence"):
         check_turns([{"fence": 1, "began": 0, "ended": 1, **fine}, {"fence": 1, "began": 2, "ended": 3, **fine}])

@@ -104,8 +104,8 @@ def test_an_outage_is_followed_from_the_first_fallback_to_the_return_to_zero(
             assert down.code == 3, down.out
             finding = down.out[down.out.index("FINDING (act now)") :]
             assert "The lease store does not answer" in finding
-            assert "Class high is fail_closed: nothing runs without its lock" in finding
-            assert "class low is fail_open: it runs under local locks" in finding
+            assert "Class high is fail_closed: work waits for the store" in finding
+            assert "class low is fail_open: work runs under local locks" in finding
             assert "$ holdfast policy set low fail_closed --reason" in finding
             said = shell.run(*asked, "--json").json
             assert (said["severity"], said["exit"]) == ("act", 3)

@@ -85,7 +85,7 @@ async def test_a_job_that_cannot_be_tried_again_is_told_why_and_what_to_do(web: 
     waiting, failed = await web.submit(), await web.end(await web.submit(), JobState.FAILED, dead=False)
     async with web.client("operator") as client:
         said = [(await client.post(f"/jobs/{each.id}/retry")).json()["detail"] for each in (waiting, failed)]
-    assert "it is not over" in said[0]
+    assert "it is not finished" in said[0]
     assert "it has no dead letter, and only that can be tried again; submit it as a new job" in said[1]
 
 

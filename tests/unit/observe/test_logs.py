@@ -215,7 +215,7 @@ def test_a_traceback_for_people_is_set_in() -> None:
         record = LOG.makeRecord("x", logging.ERROR, "f", 1, "it failed", (), sys.exc_info())
     first, *rest = TextFormatter().format(record).split("\n")
     assert first.endswith("Z error it failed")
-    assert rest[-1] == "  ValueError: listener\\x07"
+    assert rest[-1] == "  ValueError: bell\\x07"
     assert all(line.startswith("  ") for line in rest)
 
 

@@ -37,7 +37,7 @@ def place_of(text: object) -> Place:
     """The place that a text names, or `BadInput`."""
     number, mark, identity = text.partition("~") if isinstance(text, str) else ("", "", "")
     if not mark or not number.isascii() or not number.isdecimal() or int(number) > LATEST_NS or "\0" in identity:
-        raise BadInput("after", "is not a place in a list", "pass on what the page before said, unchanged")
+        raise BadInput("after", "is not a cursor in a list", "use the cursor of the previous page, unchanged")
     return Place(int(number), identity)
 
 

@@ -32,6 +32,7 @@ REFUSED = (ApprovalConflict, SelfApproval, RowMissing)
 WRITTEN = {
     "plane_job": {
         *("state", "attempt", "version", "updated_ns", "fence", "run_fence", "worker", "result", "reason", "code"),
+        "queue",  # in which queue it waits
     },
     "plane_approval": {
         *("status", "revision", "decided_by", "decided_ns", "note", "fence"),

@@ -139,7 +139,7 @@ async def test_a_job_of_an_earlier_run_that_is_not_over_is_left_alone_and_the_st
     assert left is not None
     await moved(replica, "new")
     assert await replica.job(JOBS[0]) == left
-    assert f"job {JOBS[0]} of an earlier run {ID} is not over" in await told(replica, "run.result")
+    assert f"job {JOBS[0]} of an earlier run {ID} has not finished" in await told(replica, "run.result")
 
 
 @pytest.mark.parametrize("key", [None, "mine"])
@@ -174,7 +174,7 @@ async def test_a_run_that_an_earlier_one_had_started_gives_way_when_it_is_over_a
     old = await replica.run(child)
     await moved(replica, "too early", "outer")
     assert await replica.run(child) == old
-    assert f"run {child} of an earlier run {ID} is not over" in await told(replica, "run.child")
+    assert f"run {child} of an earlier run {ID} has not finished" in await told(replica, "run.child")
     await replica.engine.move(ID, CancelRequested("me", "enough"))
     flow_stage.clock.push(2 * DAY)
     await replica.engine.move(child, CancelRequested("me", "enough"))
