@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from holdfast.core.lease.spec import LockSpec
 from holdfast.core.ports import Capabilities, Observer
-from holdfast.errors import Closed, Misconfigured
+from holdfast.errors import BadInput, Closed, Misconfigured
 from holdfast.runtime.lease_manager import LeaseManager, make_manager
 from holdfast.runtime.policy_switch import ExerciseSwitch, PolicySwitch
 from holdfast.runtime.statistics import Health
-from holdfast.stores.registry import Engine, open_engine
+from holdfast.stores.registry import Engine, check_engine, open_engine
 from holdfast.types import Duration
 
 _PATCHERS = (  # who patches, the function that knows, and its names for what we need
@@ -74,12 +74,13 @@ class Opening(NamedTuple):
 
     engine: Engine
     manager: LeaseManager
-    reconnection: Reconnection
+    reconnection: Reconnection | None  # None: an engine cannot be sent to another process
 
 
 def open_locks(
     url: str | None,
     *,
+    engine: Engine | None,
     service: str | None,
     instance: str | None,
     policy: Mapping[str, str] | None,
@@ -87,11 +88,13 @@ def open_locks(
     observers: Sequence[Observer],
     request_timeout: Duration,
 ) -> Opening:
-    """Open the engine that a URL means, and put together what its leases share."""
+    """Open the engine that a URL means, or take the given one, and put together what its leases share."""
     check_threads_are_real()
-    engine = open_engine(url)
+    if engine is not None and url is not None:
+        raise BadInput("url", "is given besides an engine", "give one of them")
+    opened = open_engine(url) if engine is None else check_engine("engine", engine)
     manager = make_manager(
-        engine.blocking,
+        opened.blocking,
         service=service,
         instance=instance,
         policy=policy,
@@ -105,7 +108,8 @@ def open_locks(
         "policy_file": policy_file,
         "request_timeout": request_timeout,
     }
-    return Opening(engine, manager, Reconnection(url, tuple(options.items())))
+    reconnection = Reconnection(url, tuple(options.items())) if engine is None else None
+    return Opening(opened, manager, reconnection)
 
 
 class AnyLocks:

@@ -10,14 +10,17 @@ import difflib
 import importlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 from urllib.parse import quote
 
 from holdfast.core.ports import Capabilities, Store
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.runtime.durable_files import make_directory
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 URL_VARIABLE = "HOLDFAST_URL"
 DEFAULT_FILE = "leases.db"  # leases, and the plane of a user who names no database
@@ -63,6 +66,7 @@ BUILT: Mapping[str, _Built] = {
     "valkeys": _REDIS,
     "redlock": _QUORUM,
 }
+ENTRY_POINTS: Final = "holdfast.stores"  # the group in which other packages register a scheme
 PLANNED = ("redis+sentinel", "redis+cluster", "postgresql", "etcd", "nats")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
@@ -81,7 +85,7 @@ def open_engine(url: str | None = None) -> Engine:
     scheme = _scheme_of(field, url)
     built = BUILT.get(scheme)
     if built is None:
-        raise _refusal(field, scheme)
+        return _open_foreign(field, scheme, url)
     try:
         module = importlib.import_module(built.module)
     except ModuleNotFoundError as error:
@@ -91,6 +95,56 @@ def open_engine(url: str | None = None) -> Engine:
             f'{scheme}:// needs a driver that is not installed ({error.name}): pip install "holdfast[{built.extra}]"'
         ) from error
     return cast("Engine", module.open_engine(url))
+
+
+def check_engine(field: str, engine: object) -> Engine:
+    """Return an engine that another package made, or raise `BadInput` that names the missing part."""
+    if not isinstance(getattr(engine, "capabilities", None), Capabilities):
+        missing = "capabilities (a holdfast.stores.Capabilities)"
+    elif not callable(getattr(getattr(engine, "blocking", None), "acquire", None)):
+        missing = "blocking (a holdfast.stores.Store)"
+    elif not callable(getattr(engine, "asynchronous", None)):
+        missing = "asynchronous() (which makes a holdfast.stores.Store)"
+    else:
+        return cast("Engine", engine)
+    raise BadInput(field, f"{type(engine).__name__} is not an engine: it lacks {missing}", "see docs/stores/own.md")
+
+
+def _open_foreign(field: str, scheme: str, url: str) -> Engine:
+    """Open an engine of another package, which registered the scheme as an entry point."""
+    entries = _entry_points()
+    mine = [entry for entry in entries if entry.name.lower() == scheme]
+    if not mine:
+        raise _refusal(field, scheme, [*BUILT, *(entry.name.lower() for entry in entries)])
+    if len(mine) > 1:
+        names = " and ".join(sorted(map(_provider, mine)))
+        raise Misconfigured(f"{field}: {scheme}:// is provided by {names}: uninstall all but one of them")
+    provider = f"{scheme}:// is provided by {_provider(mine[0])}"
+    try:
+        opener = mine[0].load()
+    except Exception as error:
+        raise Misconfigured(
+            f"{provider}, which cannot be imported ({type(error).__name__}: {error}): reinstall or upgrade it"
+        ) from error
+    if not callable(opener):
+        raise Misconfigured(f"{provider}, which is no function: its entry point must name a function of the URL")
+    engine = cast("Callable[[str], object]", opener)(url)
+    try:
+        return check_engine(field, engine)
+    except BadInput as error:
+        raise Misconfigured(f"{provider}, which opened something else ({error.problem}): upgrade it") from error
+
+
+def _entry_points() -> list[EntryPoint]:
+    # Imported here: reading the metadata of all installed packages takes longer than the rest of `connect`.
+    from importlib.metadata import entry_points
+
+    # A package that is found twice on the path (an editable install over a wheel) is one package.
+    return [*{(entry.name, entry.value): entry for entry in entry_points(group=ENTRY_POINTS)}.values()]
+
+
+def _provider(entry: EntryPoint) -> str:
+    return f"{entry.dist.name if entry.dist is not None else 'an unknown package'} ({entry.value})"
 
 
 def redacted(url: str) -> str:
@@ -159,10 +213,10 @@ def _scheme_of(field: str, url: str) -> str:
     return match[1].lower()
 
 
-def _refusal(field: str, scheme: str) -> BadInput:
-    there_is = ", ".join(f"{name}://" for name in BUILT)
+def _refusal(field: str, scheme: str, known: Sequence[str]) -> BadInput:
+    there_is = ", ".join(f"{name}://" for name in known)
     if scheme in PLANNED:
         return BadInput(field, f"{scheme}:// is planned but not built yet", f"use one of {there_is}")
-    near = difflib.get_close_matches(scheme, [*BUILT, *PLANNED], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(scheme, [*known, *PLANNED], n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}://? There is {there_is}" if near else f"use one of {there_is}"
     return BadInput(field, f"{scheme}:// is not a store", hint)

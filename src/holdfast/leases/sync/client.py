@@ -268,6 +268,7 @@ class Locks(AnyLocks):
 def connect(
     url: str | None = None,
     *,
+    engine: Engine | None = None,
     service: str | None = None,
     instance: str | None = None,
     policy: Mapping[str, str] | None = None,
@@ -277,6 +278,7 @@ def connect(
 ) -> Locks:
     """Open the locks of a store. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory.
 
+    `engine`, instead of a URL, is an engine of your own (see docs/stores/own.md).
     `service` and `instance` are shown to people as the owner of locks. `policy` and `policy_file` set the reaction of
     each risk class to a store error. `observers` get the record of every event. `request_timeout` limits one request
     to the store. Engines connect when they are first used.
@@ -284,6 +286,7 @@ def connect(
     return Locks(
         *open_locks(
             url,
+            engine=engine,
             service=service,
             instance=instance,
             policy=policy,
