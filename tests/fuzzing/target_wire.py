@@ -34,7 +34,7 @@ from holdfast.stores.redis.asyncio_driver import MuxConnection
 from holdfast.stores.redis.protocol import ConnectionBroken, ProtocolError, Reply, ReplyReader, check_handshake, garbled
 from holdfast.stores.redis.store import RedisStore
 from holdfast.stores.redis.url import parse_redis_url
-from holdfast.stores.redis.waiter import WakeupSubscription
+from holdfast.stores.waiter import WakeupSubscription
 from holdfast.types import NS, AcquireRequest, Busy, Grant, Renewal
 
 ADDRESS: Final = parse_redis_url("redis://localhost")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtime.connection_pool import ConnectionPool
 from holdfast.stores.redis import store as redis_store
 from holdfast.stores.redis.asyncio_driver import MuxConnection
 from holdfast.stores.redis.protocol import RedisScript, pack
 from holdfast.stores.redis.store import RedisStore
-from holdfast.stores.redis.sync_driver import ConnectionPool
 from holdfast.stores.sqlite import lease_table
 from holdfast.types import AcquireRequest, Busy, Grant
 from mutation.detectors import RedisSentence, RedisTest, Sentence, Test
@@ -75,7 +75,7 @@ def a_cancelled_command_leaves_its_reply_to_the_next(patch: pytest.MonkeyPatch) 
 
 @keep(
     "redis-py #2664: the blocking side of the same",
-    where="stores/redis/sync_driver.py",
+    where="runtime/connection_pool.py",
     found_by=RedisTest(
         "integration.stores.test_redis_sharing",
         "test_an_interrupted_call_does_not_leave_its_answer_to_the_next",

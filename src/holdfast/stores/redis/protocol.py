@@ -18,6 +18,7 @@ import hiredis
 from hiredis import ProtocolError, ReplyError, pack_command
 
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
+from holdfast.runtime.connection_pool import ConnectionBroken
 from holdfast.stores.redis.url import RedisAddress
 
 __all__ = ["ConnectionBroken", "ProtocolError", "RedisScript", "Reply", "ReplyError", "ReplyReader", "pack"]
@@ -35,13 +36,6 @@ USER_COMMANDS = (
 OPERATOR_COMMANDS = "+getrange +zcount +zcard +scan +xadd +xrevrange +ping"
 
 _pack: Callable[[tuple[Word, ...]], bytes] = pack_command  # type: ignore[assignment]  # declared for one word, takes any
-
-
-class ConnectionBroken(Timeout):
-    """The connection broke after the request was sent and before its answer: it may have taken effect.
-
-    Unlike a plain `Timeout` there may be time left to ask again, if asking again is harmless.
-    """
 
 
 class GarbledReply(Timeout):

@@ -45,7 +45,8 @@ from holdfast.stores.redis.protocol import (
     unknown_command,
 )
 from holdfast.stores.redis.url import RedisAddress
-from holdfast.stores.redis.waiter import QUEUE_TTL_NS, RedisWatch, WakeupSubscriber
+from holdfast.stores.redis.waiter import AHEAD_US, QUEUE_TTL_NS, RedisHintQueue
+from holdfast.stores.waiter import QueuedWatch, WakeupSubscriber
 from holdfast.types import MS, NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
 
 CAPABILITIES: Final = Capabilities(
@@ -81,7 +82,7 @@ class RedisStore:
         self._tickets = f"{address.namespace}:tickets:"
         # The newest waiter of each lock. Of all waiters of a process only one gets past the local mutex and asks;
         # others that come here all the same join the queue when they wait.
-        self._watches: dict[str, RedisWatch] = {}
+        self._watches: dict[str, QueuedWatch] = {}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -119,7 +120,7 @@ class RedisStore:
         return (self._lock(ask.key), self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
 
     async def _ask_queued(
-        self, ask: AcquireRequest, lock: str, head: str, watch: RedisWatch | None, deadline: int
+        self, ask: AcquireRequest, lock: str, head: str, watch: QueuedWatch | None, deadline: int
     ) -> Reply:
         """Ask with a ticket, a subscription, or both. If the key is taken, the same step queues the subscription."""
         if watch is not None and not watch.may_ask:
@@ -132,7 +133,7 @@ class RedisStore:
             words += (ask.ticket, milliseconds(ask.ticket_ttl_ns), subscription, milliseconds(QUEUE_TTL_NS))
         elif watch is not None:
             keys += (self._hint_queue(lock),)
-            words += (watch.entry, str(watch.ahead_us), milliseconds(QUEUE_TTL_NS))
+            words += (watch.entry, str(AHEAD_US if watch.woken else 0), milliseconds(QUEUE_TTL_NS))
         script = ACQUIRE if ask.ticket is None else _ACQUIRE_FAIR
         try:
             reply = await self._commands.run(script, len(keys), (*keys, *words), deadline)
@@ -368,9 +369,8 @@ class RedisStore:
     async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`. The next ask for the key queues the waiter; if it does not, its wait does."""
         lock = self._lock(key)
-        watch = RedisWatch(
-            self._commands, await self._subscriber.open(timeout_ns), lock, self._hint_queue(lock), self._forget
-        )
+        queue = RedisHintQueue(self._commands, lock, self._hint_queue(lock))
+        watch = QueuedWatch(queue, await self._subscriber.open(timeout_ns), lock, self._forget)
         try:
             self._watches[lock] = watch
             return watch  # noqa: TRY300 - until it is returned it can be interrupted
@@ -378,7 +378,7 @@ class RedisStore:
             self._forget(watch)
             raise
 
-    def _forget(self, watch: RedisWatch) -> None:
+    def _forget(self, watch: QueuedWatch) -> None:
         if self._watches.get(watch.lock) is watch:
             self._watches.pop(watch.lock, None)
 

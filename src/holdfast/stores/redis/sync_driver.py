@@ -12,19 +12,16 @@ timeout would add a poll before each; the bound is set again only when it change
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import ssl
 import struct
 import time
-import weakref
-from collections import deque
 from typing import Any
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import Timeout, Unavailable
-from holdfast.runtime.thread_runtime import Mutex, Wakeup
+from holdfast.runtime.connection_pool import ConnectionPool as Pool
+from holdfast.runtime.connection_pool import PoolSlot
 from holdfast.stores.redis.protocol import (
     ConnectionBroken,
     ProtocolError,
@@ -42,8 +39,6 @@ from holdfast.types import MS, NS
 
 POOL_MAX = 64
 _CHUNK = 8192
-_TURN_S = 0.1
-_DOUBT_NS = NS  # a connection that was idle for longer is checked before it is used for a request
 
 
 class Connection:
@@ -181,33 +176,11 @@ class Connection:
             lost.close()
 
 
-class PoolSlot:
-    """Room for one connection in a pool. It returns to the pool when its last reference goes away."""
-
-    __slots__ = ("__weakref__",)
-
-
-class ConnectionPool:
+class ConnectionPool(Pool[Connection]):
     """The connections of one engine in one process. Calls may come from any thread."""
 
     def __init__(self, address: RedisAddress, most: int = POOL_MAX) -> None:
-        self._address = address
-        self._most = most
-        self._start()
-
-    def _start(self) -> None:
-        # Last in, first out. `append` and `pop` of a deque are atomic, so the usual call takes no lock.
-        self._idle: deque[Connection] = deque()
-        # The slots that are taken, by identity. A connection that an interrupt loses between two steps (taken from the
-        # pool, and not yet in a variable) ends there, and its slot with it, which removes the entry.
-        self._taken: dict[int, weakref.ref[PoolSlot]] = {}
-        self._waiters: deque[Wakeup] = deque()
-        self._mutex = Mutex()
-        self._pid = os.getpid()  # last: in a child, an interrupt before it repeats the others
-
-    def deadline(self, timeout_ns: int) -> int:
-        """When a call that may take so long has to be over."""
-        return time.monotonic_ns() + timeout_ns
+        super().__init__(lambda deadline_ns: Connection(address, deadline_ns), f"redis at {address}", most)
 
     async def call(self, packed: bytes, deadline_ns: int) -> Reply:
         """Send one command and return its reply, which may be a `ReplyError`."""
@@ -234,119 +207,9 @@ class ConnectionPool:
             self.drop(connection, None)
         return replies
 
-    def take(self, deadline_ns: int) -> Connection:
-        """A connection for one caller: an idle one, a new one, or the next that is returned to the pool."""
-        if self._pid != os.getpid():
-            self._leave_to_parent()
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                break
-            if time.monotonic_ns() - connection.used_ns < _DOUBT_NS or not connection.stale():
-                return connection
-            self.drop(connection, None)
-        return self._open_or_wait(deadline_ns)
-
-    def put_back(self, connection: Connection) -> None:
-        """The connection has answered everything it was asked."""
-        connection.used_ns = time.monotonic_ns()
-        self._idle.append(connection)
-        self._wake(1)
-
-    def drop(self, connection: Connection, error: BaseException | None) -> None:
-        """The connection must not be used again. If it broke, the idle ones may well be broken too."""
-        self._free(connection.slot)
-        connection.close()
-        dropped = 1
-        if isinstance(error, ConnectionBroken):
-            dropped += self._empty()
-        self._wake(dropped)
-
-    def _slot(self) -> PoolSlot | None:
-        """Room for a new connection, if there is any."""
-        with self._mutex:
-            if len(self._taken) >= self._most:
-                return None
-            slot, taken = PoolSlot(), self._taken
-            key = id(slot)
-            taken[key] = weakref.ref(slot, lambda _: taken.pop(key, None))
-            return slot
-
-    def _free(self, slot: PoolSlot | None) -> None:
-        self._taken.pop(id(slot), None)
-
-    def _wake(self, count: int) -> None:
-        # A waiter enters itself before it looks for a connection a last time, and this is called after one has become
-        # free: one of the two sees the other.
-        for _ in range(count):
-            try:
-                self._waiters.popleft().notify()
-            except IndexError:
-                return
-
-    def statistics(self) -> dict[str, int]:
-        """How many connections there are, how many of them idle, and how many callers wait for one."""
-        counts = {"open": len(self._taken), "idle": len(self._idle), "waiting": len(self._waiters)}
-        return {**counts, "most": self._most}
-
     async def close(self) -> None:
         """See `close_idle`."""
         self.close_idle()
-
-    def close_idle(self) -> None:
-        """Close what is idle. A connection in use stays its caller's, and is idle again after the call."""
-        if self._pid != os.getpid():
-            self._leave_to_parent()
-        self._wake(self._empty())
-
-    def _open_or_wait(self, deadline_ns: int) -> Connection:
-        while True:  # ends with a connection, or with the deadline
-            mine = Wakeup()
-            self._waiters.append(mine)
-            try:
-                if self._idle:
-                    with contextlib.suppress(IndexError):
-                        return self._idle.pop()
-                slot = self._slot()
-                if slot is not None:
-                    return self._opened(slot, deadline_ns)
-                left = (deadline_ns - time.monotonic_ns()) / NS
-                if left <= 0:
-                    raise Unavailable(f"redis at {self._address}: all {self._most} connections were busy")
-                # In short turns: the one that should have rung may have been interrupted.
-                mine.wait(min(left, _TURN_S))
-            finally:
-                with contextlib.suppress(ValueError):  # it was rung
-                    self._waiters.remove(mine)
-
-    def _opened(self, slot: PoolSlot, deadline_ns: int) -> Connection:
-        try:
-            connection = Connection(self._address, deadline_ns)
-            connection.slot = slot
-            return connection  # noqa: TRY300 - until it is returned it can be interrupted
-        except BaseException:
-            self._free(slot)
-            self._wake(1)
-            raise
-
-    def _empty(self) -> int:
-        closed = 0
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return closed
-            self._free(connection.slot)
-            connection.close()
-            closed += 1
-
-    def _leave_to_parent(self) -> None:
-        """In a forked child: the sockets are shared with the parent, so they are closed here and never spoken on."""
-        inherited = self._idle
-        self._start()
-        for connection in inherited:
-            connection.close()
 
 
 def _connect(address: RedisAddress, deadline_ns: int) -> socket.socket:

@@ -29,9 +29,9 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, Unavailable
-from holdfast.guards.sql.postgres_tls import tls_options
 from holdfast.plane.db.ports import STANDSTILL_NS
 from holdfast.plane.db.postgres.errors import of_connecting
+from holdfast.runtime.postgres_tls import tls_options
 from holdfast.types import MS, NS
 
 Connection: TypeAlias = psycopg.AsyncConnection[Any]
