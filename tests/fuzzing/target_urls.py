@@ -14,7 +14,7 @@ from holdfast.plane.bus.open import open_bus
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.runtime.system import SystemClock, SystemEntropy
-from holdfast.stores.redis.protocol import handshake
+from holdfast.stores.redis.protocol import handshake, own_account
 from holdfast.stores.redis.url import DB_MAX, RedisAddress, parse_redis_url
 from holdfast.stores.registry import open_engine, redacted
 
@@ -60,7 +60,7 @@ def redis_url(data: bytes) -> None:
         refused(error)
         return
     _usable(address)
-    packed, replies = handshake(address)
+    packed, replies = handshake(address, own_account(address))
     assert 1 <= replies <= 3
     assert packed.startswith(b"*")
     other = replace(address, password="another")  # what is shown may hold the same word, and does not come from it

@@ -75,6 +75,9 @@ class Said:
             pass
         return replies
 
+    async def distrust(self) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 

@@ -46,6 +46,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "resources": "resources",
     "policy": "policy",
     "inventory": "locks",
+    "doctor": "doctor",
     "alerts": "alerts",
     "access": "access",
     "tune": "tune",

@@ -50,9 +50,9 @@ MEANING: MappingProxyType[Exit, str] = MappingProxyType(
         Exit.NO: "a negative result: `inspect` and `release` found the lock free; `guard check`, `check`, `demo` or a "
         "`drill` found a broken promise; `history` found no holder; the job or run does not exist or did not succeed; "
         "`up` or `worker` had to cut work short; `runbook` has no sufficient evidence; `tune` found that an SLO cannot "
-        "be kept or, with `--check`, that the settings contradict the data",
+        "be kept or, with `--check`, that the settings contradict the data; `doctor` has a critical finding",
         Exit.NO_EXTRA: 'the command line is not installed: `pip install "holdfast[cli]"`',
-        Exit.ACT: "`runbook` found a problem and prints the next commands",
+        Exit.ACT: "`runbook` found a problem and prints the next commands; `doctor` has a warning",
         Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent",
         Exit.UNAVAILABLE: "the store could not be reached or did not respond in time; the command was not run",
         Exit.BUG: "a bug of Holdfast; `HOLDFAST_DEBUG=1` prints the traceback",

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
+from holdfast.core.diagnosis import Finding, KnownFindings
 from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.error_policy import OnError
@@ -48,7 +49,7 @@ class Capabilities:
     """What a store can do. Each claim is proven by the conformance kit; a store that claims less runs fewer checks."""
 
     engine: str  # "sqlite", "redis", "memory"
-    guarantee: Guarantee
+    guarantee: Guarantee  # the most that the engine can promise; its server may be configured for less (`Diagnosable`)
     wakeups: bool  # `watch` notifies waiters of releases; without it they poll
     fair: bool  # tickets
     durable: bool  # survives a restart of the engine
@@ -149,6 +150,24 @@ class HasServerTime(Protocol):
 
     async def time_ns(self, timeout_ns: int) -> int:
         """Nanoseconds since 1970. Errors are those of `Store`."""
+        ...
+
+
+@runtime_checkable
+class Diagnosable(Protocol):
+    """A store that can say what its server promises as it is configured now."""
+
+    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+        """Ask the server, and change nothing. Errors are those of `Store`."""
+        ...
+
+
+@runtime_checkable
+class ChangesServers(Protocol):
+    """A store whose leases may move to another server, which may not know all of them (a failover)."""
+
+    def follow(self, moved: Callable[[], None]) -> None:
+        """Call this bound method, from any thread, when they have moved. Kept weakly."""
         ...
 
 
@@ -421,3 +440,4 @@ class Ports:
     policy: ErrorPolicy
     request_timeout_ns: int
     exercises: Exercises | None = None
+    known: KnownFindings = field(default_factory=KnownFindings)

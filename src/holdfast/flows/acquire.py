@@ -34,7 +34,8 @@ from holdfast.errors import (
     Timeout,
     Unavailable,
 )
-from holdfast.types import MS, NS, AcquireRequest, Busy, Grant, Instant, elapsed_ns, fingerprint
+from holdfast.flows.demand import check_guarantee
+from holdfast.types import MS, NS, AcquireRequest, Busy, Grant, Guarantee, Instant, elapsed_ns, fingerprint
 
 CLEANUP_WAIT_NS = 20 * MS  # a healthy store has answered by then; a hung one is left to the background
 LEAST_REQUEST_NS = 20 * MS
@@ -43,6 +44,7 @@ ASK_AGAIN_NS = NS  # how often a caller that waits for a holder in this process 
 FAIR_REQUEST_NS = 100 * MS  # no answer for a shorter time proves nothing about the store
 
 _FIRST = Waiter()
+_ANY = Guarantee.EFFICIENCY_ONLY
 _WAIT, _GRANTED = (
     Measure.WAIT,
     MeasuredOutcome.GRANTED,
@@ -209,6 +211,8 @@ class _Acquisition:
 
 async def attempt(ports: Ports, spec: LockSpec, entry: MutexEntry) -> AcquireResult | Busy:
     """Ask the store once and wait only for its answer. The caller owns `entry`, and leaves it without a lease."""
+    if spec.guarantee is not _ANY:
+        await check_guarantee(ports, spec)
     came = sent = ports.clock.now()
     acquisition = _Acquisition(came, 0, entry)
     if not await entry.enter(0):
@@ -279,6 +283,8 @@ def _pretended(ports: Ports, spec: LockSpec) -> Pretended | None:
 
 async def acquire(ports: Ports, spec: LockSpec, timeout_ns: int | None, entry: MutexEntry) -> AcquireResult:
     """Wait for the lock until the caller's deadline. The caller owns `entry`, and leaves it if this raises."""
+    if spec.guarantee is not _ANY:
+        await check_guarantee(ports, spec, timeout_ns)
     came = sent = ports.clock.now()
     acquisition = _Acquisition(came, timeout_ns, entry)
     try:

@@ -17,9 +17,11 @@ from holdfast.core.lease.spec import LockSpec
 from holdfast.core.ports import AcquiresMany, MutexEntry, Ports
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.flows.acquire import AcquireResult, note
+from holdfast.flows.demand import check_guarantee
 from holdfast.flows.release import Released
-from holdfast.types import AcquireRequest, Busy, Grant, Instant, elapsed_ns
+from holdfast.types import AcquireRequest, Busy, Grant, Guarantee, Instant, elapsed_ns
 
+_ANY = Guarantee.EFFICIENCY_ONLY
 _WAIT, _HOLD = Measure.WAIT, Measure.HOLD
 _GRANTED, _RELEASED = MeasuredOutcome.GRANTED, MeasuredOutcome.RELEASED
 
@@ -28,6 +30,9 @@ async def attempt(
     ports: Ports, store: AcquiresMany, specs: Sequence[LockSpec], entries: Sequence[MutexEntry]
 ) -> list[AcquireResult | Busy]:
     """Ask once for all locks. The caller owns the entries, and leaves those without a lease."""
+    for spec in specs:
+        if spec.guarantee is not _ANY:
+            await check_guarantee(ports, spec)
     came = ports.clock.now()
     answers: list[AcquireResult | Busy] = [Busy(spec.key, "another holder in this process", None) for spec in specs]
     inside = [at for at, entry in enumerate(entries) if await entry.enter(0)]

@@ -24,7 +24,7 @@ from holdfast.errors import BadInput, Closed, Misconfigured
 from holdfast.runtime.lease_manager import LeaseManager, make_manager
 from holdfast.runtime.policy_switch import ExerciseSwitch, PolicySwitch
 from holdfast.runtime.statistics import Health
-from holdfast.stores.registry import Engine, check_engine, open_engine
+from holdfast.stores.registry import Engine, check_engine, open_client, open_engine
 from holdfast.types import Duration
 
 _PATCHERS = (  # who patches, the function that knows, and its names for what we need
@@ -74,13 +74,14 @@ class Opening(NamedTuple):
 
     engine: Engine
     manager: LeaseManager
-    reconnection: Reconnection | None  # None: an engine cannot be sent to another process
+    reconnection: Reconnection | None  # None: only a URL can be sent to another process
 
 
 def open_locks(
     url: str | None,
     *,
     engine: Engine | None,
+    client: object | None,
     service: str | None,
     instance: str | None,
     policy: Mapping[str, str] | None,
@@ -88,11 +89,14 @@ def open_locks(
     observers: Sequence[Observer],
     request_timeout: Duration,
 ) -> Opening:
-    """Open the engine that a URL means, or take the given one, and put together what its leases share."""
+    """Open the engine of a URL or of a client, or take the given one, and put together what its leases share."""
     check_threads_are_real()
-    if engine is not None and url is not None:
-        raise BadInput("url", "is given besides an engine", "give one of them")
-    opened = open_engine(url) if engine is None else check_engine("engine", engine)
+    if sum(each is not None for each in (url, engine, client)) > 1:
+        raise BadInput("url, engine and client", "more than one of them is given", "give one of them")
+    if client is not None:
+        opened = open_client(client)
+    else:
+        opened = open_engine(url) if engine is None else check_engine("engine", engine)
     manager = make_manager(
         opened.blocking,
         service=service,
@@ -108,7 +112,7 @@ def open_locks(
         "policy_file": policy_file,
         "request_timeout": request_timeout,
     }
-    reconnection = Reconnection(url, tuple(options.items())) if engine is None else None
+    reconnection = Reconnection(url, tuple(options.items())) if engine is None and client is None else None
     return Opening(opened, manager, reconnection)
 
 

@@ -100,6 +100,7 @@ def renamed(spec: LockSpec, name: str) -> LockSpec:
         spec.on_lost,
         spec.on_warning,
         spec.on_loss,
+        spec.guarantee,
         spec.detached,
     )
 
@@ -170,7 +171,7 @@ def _described(name: str, risk: str | None, settings: LockSettings, owner: str, 
     fair = _flag("fair", settings.get("fair", False))
     if fair and not capabilities.fair:
         raise Misconfigured(f"fair: {capabilities.engine} keeps no queue; use fair=False or another store")
-    _check_guarantee(settings.get("guarantee", Guarantee.EFFICIENCY_ONLY), capabilities)
+    demanded = _guarantee(settings.get("guarantee", Guarantee.EFFICIENCY_ONLY), capabilities)
     on_loss = settings.get("on_loss", "cancel")
     if on_loss not in ("cancel", "flag"):
         raise BadInput("on_loss", f"{on_loss!r} is not a reaction", 'use "cancel" or "flag"')
@@ -187,6 +188,7 @@ def _described(name: str, risk: str | None, settings: LockSettings, owner: str, 
         on_lost=_callable("on_lost", settings.get("on_lost")),
         on_warning=_callable("on_warning", settings.get("on_warning")),
         on_loss=on_loss,
+        guarantee=demanded,
     )
 
 
@@ -197,7 +199,7 @@ def timeout_ns(timeout: Duration | None) -> int | None:
     return duration_ns("timeout", timeout)
 
 
-def _check_guarantee(wanted: str, capabilities: Capabilities) -> None:
+def _guarantee(wanted: str, capabilities: Capabilities) -> Guarantee:
     try:
         demanded = Guarantee(wanted)
     except ValueError:
@@ -206,6 +208,7 @@ def _check_guarantee(wanted: str, capabilities: Capabilities) -> None:
         raise Misconfigured(
             f"guarantee: {capabilities.engine} promises {capabilities.guarantee}, and this lock demands {demanded}"
         )
+    return demanded
 
 
 def _flag(field: str, value: object) -> bool:

@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from holdfast.core.diagnosis import KnownFindings
 from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.core.history.events import EventKind
 from holdfast.core.lease.latency import Tail
 from holdfast.core.lease.spec import LockSpec
 from holdfast.core.lease.states import Event, LeasePhase
-from holdfast.core.ports import Clock, Entropy, Observer, Ports, Runtime, Store
+from holdfast.core.ports import ChangesServers, Clock, Entropy, Observer, Ports, Runtime, Store
 from holdfast.errors import BadInput
 from holdfast.flows.acquire import AcquireResult
 from holdfast.flows.log import say
@@ -67,6 +68,7 @@ class LeaseManager:
         self.recorder = recorder
         self.policy = policy
         self.request_timeout_ns = request_timeout_ns
+        self.known = KnownFindings()
         self.exercises = ExerciseSwitch(policy, clock, entropy)
         self.breaker = StoreBreaker(clock, entropy, request_timeout_ns)
         self.stalls = Stalls(collections)
@@ -78,6 +80,8 @@ class LeaseManager:
         renewer_ports = self.ports(renewer_store, renewer_runtime or ThreadRuntime())
         ticks: MakeTicks = make_ticks or (lambda name, act: TimerThread(name, clock, act))
         self.renewer = Renewer(renewer_ports, self.tail, ticks, self._warn)
+        if isinstance(renewer_store, ChangesServers):
+            renewer_store.follow(self._moved)
         self.reports = LeaseReports(recorder, clock, self.breaker, self.tail, self.renewer, self.stalls)
         self.statistics = LeaseStatistics(recorder, self.renewer, self.breaker, self.tail)
         self.health = LeaseHealth(self.renewer, self.breaker)
@@ -96,6 +100,7 @@ class LeaseManager:
             self.policy,
             self.request_timeout_ns,
             self.exercises,
+            self.known,
         )
 
     def watch(self, loop: LoopWatch) -> None:
@@ -149,6 +154,11 @@ class LeaseManager:
         self.owner = str(self._make_owner())
         for restart in self.on_fork:
             restart()
+
+    def _moved(self) -> None:
+        say(log, logging.WARNING, "the leases have moved to another server (a failover): all of them are renewed now")
+        self.known.findings = None
+        self.renewer.reconfirm()
 
     def _unconfirmed(self, lease_record: LeaseRecord) -> None:
         self.reports.report(lease_record, EventKind.UNCONFIRMED)

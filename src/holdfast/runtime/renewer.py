@@ -118,6 +118,21 @@ class Renewer:
             self._renewals.drop(lease_record)
             self._orphans.drop(lease_record)
 
+    def reconfirm(self) -> None:
+        """The store has moved to another server, which may not know every lease: renew all of them now.
+
+        Until the new server has confirmed it, a lease is doubtful; if the server does not know it, it is lost. Leases
+        that are not renewed end with their TTL, as always.
+        """
+        now = self._ports.clock.now()
+        for lease_record in self.lease_records():
+            if not lease_record.degraded and lease_record.timing.auto_renew and not lease_record.abandoned:
+                lease_record.answered(None, now, now)
+                if lease_record.recorded.live:
+                    lease_record.entered = True
+                    self._renewals.put(lease_record, now.mono)
+                    self._set_alarm(lease_record, now)
+
     def reap(self, key: str, token: str, ttl_ns: int, after_ns: int = 0) -> Orphan:
         """See `ports.Reaper`."""
         now = self._ports.clock.now().mono

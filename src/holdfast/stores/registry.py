@@ -64,10 +64,12 @@ BUILT: Mapping[str, _Built] = {
     "redis+unix": _REDIS,
     "valkey": _REDIS,
     "valkeys": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
     "redlock": _QUORUM,
 }
 ENTRY_POINTS: Final = "holdfast.stores"  # the group in which other packages register a scheme
-PLANNED = ("redis+sentinel", "redis+cluster", "postgresql", "etcd", "nats")
+PLANNED = ("redis+cluster", "postgresql", "etcd", "nats")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _USERINFO = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # wherever it stands: a URL may have another one inside
@@ -95,6 +97,13 @@ def open_engine(url: str | None = None) -> Engine:
             f'{scheme}:// needs a driver that is not installed ({error.name}): pip install "holdfast[{built.extra}]"'
         ) from error
     return cast("Engine", module.open_engine(url))
+
+
+def open_client(client: object) -> Engine:
+    """An engine for the server of a client that the caller has made."""
+    if any(base.__module__.partition(".")[0] == "redis" for base in type(client).__mro__):
+        return cast("Engine", importlib.import_module("holdfast.stores.redis.from_client").engine_of(client))
+    raise BadInput("client", f"{type(client).__name__} is not a client of redis-py", "give one of those, or a URL")
 
 
 def check_engine(field: str, engine: object) -> Engine:

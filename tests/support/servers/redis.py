@@ -151,12 +151,15 @@ class RedisServer(ServerProcess):
         args: Sequence[str] = (),
         unix: bool = False,
         persistent: bool = False,
+        first: Sequence[str] = (),
     ) -> None:
+        """`first`: words before all options, such as a configuration file."""
         super().__init__(directory)
         self.executable = executable
         self.socket_path = directory / "s"
         self.port = 0
         self._args = [*args]
+        self._first = [*first]
         self._unix = unix
         self._save = ["--appendonly", "yes", "--appendfsync", "always"] if persistent else ["--save", ""]
 
@@ -191,7 +194,16 @@ class RedisServer(ServerProcess):
         where = ["--unixsocket", str(self.socket_path)] if self._unix else ["--bind", "127.0.0.1"]
         self.process = subprocess.Popen(
             [
-                *(self.executable.path, "--port", str(self.port), *where, *self._save, "--daemonize", "no"),
+                *(
+                    self.executable.path,
+                    *self._first,
+                    "--port",
+                    str(self.port),
+                    *where,
+                    *self._save,
+                    "--daemonize",
+                    "no",
+                ),
                 *("--dir", str(self.directory), "--logfile", str(self.directory / "log"), *self._args),
             ],
             stdin=subprocess.DEVNULL,

@@ -22,7 +22,13 @@ METRICS: Final = {"HOLDFAST_METRICS_TOKEN": CALLERS["ada"]}
 # its own address. A command that is in neither table fails a test.
 COMMANDS: Final = (
     *(("locks",), ("inspect", "watched"), ("watch", "--count", "1"), ("audit",), ("inventory",), ("check", "audit")),
-    *(("history", "holdfast:scheduler:snapshot:writer"), ("up", "--check"), ("version",), ("policy", "show")),
+    *(
+        ("history", "holdfast:scheduler:snapshot:writer"),
+        ("up", "--check"),
+        ("version",),
+        ("doctor",),
+        ("policy", "show"),
+    ),
     *(("jobs", "list"), ("jobs", "dead"), ("jobs", "show", "{job}"), ("jobs", "follow", "{job}"), ("jobs", "stats")),
     *(("runs", "list"), ("runs", "show", "run-1"), ("runs", "timeline", "run-1"), ("runs", "follow", "run-1")),
     *(("runs", "workflows"), ("approvals", "list"), ("approvals", "show", "run-1:agreed@1"), ("policy", "history")),

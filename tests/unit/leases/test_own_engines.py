@@ -28,7 +28,7 @@ def test_locks_of_both_colours_share_the_given_engine() -> None:
 
 
 def test_a_url_and_an_engine_are_one_too_many() -> None:
-    with pytest.raises(BadInput, match="url: is given besides an engine"):
+    with pytest.raises(BadInput, match="url, engine and client: more than one of them is given"):
         holdfast.connect("memory://", engine=MemoryEngine())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.stores.redis.engine import open_engine
-from holdfast.stores.redis.url import parse_redis_url
+from holdfast.stores.redis.url import parse_redis_url, parse_sentinel_url
 
 
 def test_host_port_database_user_and_password_are_read_and_unescaped() -> None:
@@ -125,3 +125,41 @@ def test_no_text_about_an_engine_shows_the_password() -> None:
     for thing in (engine, engine.blocking, parse_redis_url("redis://user:hunter2@host")):
         assert "hunter2" not in repr(thing)
         assert "hunter2" not in str(thing)
+
+
+def test_sentinels_a_name_and_a_database_are_understood() -> None:
+    url = (
+        "rediss+sentinel://ada:s%2C3@one,two:26380,[::1]/leases%2F1/3?prefix=p:&sentinel_password=x%40y&wait_replicas=1"
+    )
+    found = parse_sentinel_url(url)
+    assert [str(each) for each in found.sentinels] == ["one:26379", "two:26380", "[::1]:26379"]
+    assert {(each.username, each.password) for each in found.sentinels} == {(None, "x@y")}
+    assert all(each.tls is not None for each in (*found.sentinels, found.primary))
+    primary = found.primary
+    assert (primary.service, primary.db, primary.prefix, primary.wait_replicas) == ("leases/1", 3, "p:", 1)
+    assert (primary.username, primary.password, primary.host) == ("ada", "s,3", "")
+    assert str(primary) == "primary 'leases/1' (not found yet)"
+    assert "s,3" not in f"{found!r}"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis+sentinel://one", "url: names no primary"),
+        ("redis+sentinel://one/", "url: names no primary"),
+        ("redis+sentinel://one,,two/m", "url host: a Sentinel has no name"),
+        ("redis+sentinel://one,one:26379/m", "url host: a Sentinel is named twice"),
+        ("redis+sentinel://one/m?sentinel_username=u", "url option sentinel_username: a user without a password"),
+        ("redis+sentinel://one/m?sentinel_password=a&sentinel_password=b", "given twice"),
+        ("redis+sentinel://one/m/x", "url db: the database is not a number"),
+        ("redis+sentinel://one/m?nonsense=1", "url option: "),
+        ("redis+sentinel://one/m?wait_replicas=many", "url option wait_replicas: is not a number"),
+        ("redis+sentinel://one/m?wait_replicas=99", "give 0 to 16"),
+        ("redis+sentinel://one/m?wait_timeout=1s", "url option wait_timeout: there is nothing to wait for"),
+        ("redis+sentinel://one/m?wait_replicas=1&wait_timeout=0", "url option wait_timeout: "),
+    ],
+)
+def test_a_wrong_url_of_sentinels_names_the_part(url: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says) as caught:
+        parse_sentinel_url(url)
+    assert caught.value.fix

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.lease.timing import Timing
+from holdfast.types import Guarantee
 
 OnLoss: TypeAlias = Literal["cancel", "flag"]
 
@@ -33,4 +34,5 @@ class LockSpec:
     on_lost: Callable[[Any], object] | None = None
     on_warning: Callable[[Any], object] | None = None
     on_loss: OnLoss = "cancel"
+    guarantee: Guarantee = Guarantee.EFFICIENCY_ONLY  # the least that the store must promise
     detached: bool = False  # the grant outlives this process; a store must not reclaim it when the process ends

@@ -269,6 +269,7 @@ def connect(
     url: str | None = None,
     *,
     engine: Engine | None = None,
+    client: object | None = None,
     service: str | None = None,
     instance: str | None = None,
     policy: Mapping[str, str] | None = None,
@@ -278,7 +279,8 @@ def connect(
 ) -> Locks:
     """Open the locks of a store. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory.
 
-    `engine`, instead of a URL, is an engine of your own (see docs/stores/own.md).
+    Instead of a URL, `engine` is an engine of your own (see docs/stores/own.md), and `client` a client of redis-py:
+    its settings are used for connections of the store's own (see docs/stores/redis.md).
     `service` and `instance` are shown to people as the owner of locks. `policy` and `policy_file` set the reaction of
     each risk class to a store error. `observers` get the record of every event. `request_timeout` limits one request
     to the store. Engines connect when they are first used.
@@ -287,6 +289,7 @@ def connect(
         *open_locks(
             url,
             engine=engine,
+            client=client,
             service=service,
             instance=instance,
             policy=policy,

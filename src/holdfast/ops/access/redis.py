@@ -23,7 +23,7 @@ from holdfast.stores.redis.protocol import OPERATOR_COMMANDS, USER_COMMANDS
 from holdfast.types import check_label
 
 GUARD_COMMANDS: Final = "+eval +evalsha +get +set +del +type +hset +hdel +hgetall +pexpire +publish"
-GREETING_COMMANDS: Final = "+select +client|setname +ping"
+GREETING_COMMANDS: Final = "+select +client|setname +ping +role +wait"  # the last two: Sentinel, and ?wait_replicas=
 
 _KEPT: Final = ("fence", "ears:*", "queue:*", "tickets:*")
 _AUDIT: Final = "audit"

@@ -12,6 +12,7 @@ read either: what arrives is received into room that the connection keeps.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
@@ -28,10 +29,11 @@ from holdfast.stores.redis.protocol import (
     garbled,
     handshake,
     keep_alive,
+    own_account_async,
     ungreeted,
     unreachable,
 )
-from holdfast.stores.redis.url import RedisAddress
+from holdfast.stores.redis.url import RedisAddress, ServerSource
 from holdfast.types import NS
 
 CONNECT_NS = 5 * NS  # a new connection may take so long
@@ -68,7 +70,7 @@ class MuxConnection(asyncio.BufferedProtocol):
         self.closed = False
         self.on_push: Callable[[Reply], None] | None = None  # takes replies that no request waits for
         self.on_lost: Callable[[], None] | None = None
-        self._address = address
+        self.address = address
         self._loop = loop
         self._reader = ReplyReader()
         self._room = memoryview(bytearray(ROOM_BYTES))
@@ -135,11 +137,9 @@ class MuxConnection(asyncio.BufferedProtocol):
             if slot.replies:
                 slot.future.set_result(slot.replies)
             elif place < sent:
-                slot.future.set_exception(
-                    ConnectionBroken(f"redis at {self._address}: {why}; it may have taken effect")
-                )
+                slot.future.set_exception(ConnectionBroken(f"redis at {self.address}: {why}; it may have taken effect"))
             else:
-                slot.future.set_exception(Unavailable(f"redis at {self._address}: {why} before the request was sent"))
+                slot.future.set_exception(Unavailable(f"redis at {self.address}: {why} before the request was sent"))
         self._slots.clear()
         self._out.clear()
         if self.on_lost is not None:
@@ -154,7 +154,7 @@ class MuxConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
-        if self._address.path is None:
+        if self.address.path is None:
             keep_alive(transport.get_extra_info("socket"))
         self._transport = transport  # type: ignore[assignment]  # a stream protocol is given a stream transport
 
@@ -198,7 +198,7 @@ class MuxConnection(asyncio.BufferedProtocol):
                     slot.future.set_result(reply)
         except ProtocolError:
             if slots and not slots[0].future.done():
-                slots[0].future.set_exception(garbled(self._address, "a request"))
+                slots[0].future.set_exception(garbled(self.address, "a request"))
             self.sever("an answer that makes no sense")
 
     # Deadlines.
@@ -220,7 +220,7 @@ class MuxConnection(asyncio.BufferedProtocol):
             if slot.deadline_ns <= now:
                 if not slot.future.done():
                     slot.future.set_exception(
-                        Timeout(f"redis at {self._address} did not answer in time; it may have taken effect")
+                        Timeout(f"redis at {self.address} did not answer in time; it may have taken effect")
                     )
             elif slot.deadline_ns < next_ns:
                 next_ns = slot.deadline_ns
@@ -244,7 +244,7 @@ async def open_link(address: RedisAddress) -> MuxConnection:
                 await loop.create_connection(
                     lambda: link, address.host, address.port, ssl=address.tls, server_hostname=name
                 )
-            packed, count = handshake(address)
+            packed, count = handshake(address, await own_account_async(address))
             replies = await link.submit(packed, count, link.now_ns() + CONNECT_NS)
         check_handshake(address, replies if count > 1 else [replies])
     except Timeout as error:
@@ -279,12 +279,31 @@ async def _watched(link: MuxConnection, packed: bytes, count: int, deadline_ns: 
 class Mux:
     """The shared connection of one loop: the driver of an asyncio store. Connects when it is first used."""
 
-    def __init__(self, address: RedisAddress) -> None:
-        self._address = address
+    def __init__(self, source: RedisAddress | ServerSource, shown: RedisAddress | None = None) -> None:
+        """`shown`: the address of errors before the source has found one."""
+        self._source = source
+        self._address = source if isinstance(source, RedisAddress) else shown
         self._link: MuxConnection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[MuxConnection | BackendError] | None = None
         self._pid = os.getpid()
+        source.follow(self._moved)
+
+    def _moved(self, address: RedisAddress) -> None:
+        """From any thread: the leases are at another server now."""
+        self._address = address
+        if self._loop is not None and self._pid == os.getpid():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._leave_old)
+
+    def _leave_old(self) -> None:
+        if self._link is not None and self._link.address is not self._address:
+            self._link.sever("the primary has changed")
+
+    async def distrust(self) -> None:
+        """See `Driver.distrust`."""
+        if self._link is not None:
+            self._link.sever("the server is a replica now")
 
     def deadline(self, timeout_ns: int) -> int:
         """When a call that may take so long has to be over."""
@@ -326,11 +345,13 @@ class Mux:
     async def _open(self) -> MuxConnection | BackendError:
         """Connect for all callers: no caller's cancellation ends it, and its error waits for no caller."""
         try:
-            self._link = await open_link(self._address)
+            self._link = await open_link(await self._source.find_async())
         except BackendError as error:
             return error
         finally:
             self._opening = None
+        if not isinstance(self._source, RedisAddress):
+            self._leave_old()
         return self._link
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from holdfast.errors import BackendError, Unavailable
 from holdfast.stores.redis.asyncio_driver import Mux, MuxConnection
 from holdfast.stores.redis.protocol import Reply, ReplyError, pack, refusal
-from holdfast.stores.redis.url import RedisAddress
+from holdfast.stores.redis.url import RedisAddress, ServerSource
 from holdfast.types import NS
 
 CONFIRM_NS = 2 * NS
@@ -27,9 +27,9 @@ AGAIN_MIN_S, AGAIN_MAX_S = 0.05, 2.0
 class AsyncioSubscriber:
     """The listening connection of one loop."""
 
-    def __init__(self, address: RedisAddress) -> None:
+    def __init__(self, address: RedisAddress, source: ServerSource | None = None) -> None:
         self._address = address
-        self._mux = Mux(address)
+        self._mux = Mux(source or address, address)
         self._start()
 
     def _start(self) -> None:

@@ -14,7 +14,17 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.errors import Misconfigured, Unavailable
-from holdfast.stores.redis.protocol import ConnectionBroken, RedisScript, Reply, ReplyError, Word, is_noscript
+from holdfast.stores.redis.protocol import (
+    ConnectionBroken,
+    RedisScript,
+    Reply,
+    ReplyError,
+    Word,
+    is_demoted,
+    is_noscript,
+    pack,
+)
+from holdfast.types import MS
 
 
 class Driver(Protocol):
@@ -30,6 +40,10 @@ class Driver(Protocol):
 
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
         """Send `count` commands in one write and return their replies: at least one, fewer if the answers broke off."""
+        ...
+
+    async def distrust(self) -> None:
+        """Give up connections that are there: the server was demoted, and the next call looks for its successor."""
         ...
 
     async def close(self) -> None:
@@ -55,13 +69,32 @@ class CommandRetrier:
             reply = await self._driver.call(script.by_hash(keys, words), deadline_ns)
         except ConnectionBroken as severed:
             return await self.once_more(severed, script, keys, words, deadline_ns)
+        if is_demoted(reply):
+            await self._driver.distrust()
+            reply = await self._driver.call(script.by_hash(keys, words), deadline_ns)
         if is_noscript(reply):
             return await self.call(script.whole(keys, words), deadline_ns)
         return reply
 
+    async def run_acknowledged(
+        self, script: RedisScript, keys: int, words: Sequence[Word], replicas: int, wait_ns: int, deadline_ns: int
+    ) -> tuple[Reply, Reply]:
+        """Run a script, and wait until so many replicas have its writes. Returns both replies; None: no answer."""
+        wait = pack(("WAIT", str(replicas), str(max(1, wait_ns // MS))))
+        replies = await self.call_all(script.by_hash(keys, words) + wait, 2, deadline_ns)
+        if is_demoted(replies[0]):
+            await self._driver.distrust()
+            replies = await self.call_all(script.by_hash(keys, words) + wait, 2, deadline_ns)
+        if is_noscript(replies[0]):
+            replies = await self.call_all(script.whole(keys, words) + wait, 2, deadline_ns)
+        return replies[0], replies[1] if len(replies) > 1 else None
+
     async def run_once(self, script: RedisScript, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:
         """Run a script that must not be asked for twice. A server that does not know it has not run it."""
         reply = await self._driver.call(script.by_hash(keys, words), deadline_ns)
+        if is_demoted(reply):
+            await self._driver.distrust()
+            reply = await self._driver.call(script.by_hash(keys, words), deadline_ns)
         if is_noscript(reply):
             return await self._driver.call(script.whole(keys, words), deadline_ns)
         return reply

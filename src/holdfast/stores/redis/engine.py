@@ -26,10 +26,17 @@ from __future__ import annotations
 from holdfast.core.ports import Capabilities
 from holdfast.stores.redis.asyncio_driver import Mux
 from holdfast.stores.redis.asyncio_subscriber import AsyncioSubscriber
+from holdfast.stores.redis.sentinel import PrimarySource
 from holdfast.stores.redis.store import CAPABILITIES, ManyRedisStore, RedisStore
 from holdfast.stores.redis.sync_driver import ConnectionPool
 from holdfast.stores.redis.sync_subscriber import SyncSubscriber
-from holdfast.stores.redis.url import RedisAddress, parse_redis_url
+from holdfast.stores.redis.url import (
+    SENTINEL_SCHEMES,
+    RedisAddress,
+    ServerSource,
+    parse_redis_url,
+    parse_sentinel_url,
+)
 
 __all__ = ["CAPABILITIES", "RedisEngine", "RedisStore", "open_engine"]
 
@@ -37,11 +44,13 @@ __all__ = ["CAPABILITIES", "RedisEngine", "RedisStore", "open_engine"]
 class RedisEngine:
     """One server and its sync and asyncio stores. Opening it sends nothing; a store connects at its first use."""
 
-    def __init__(self, address: RedisAddress) -> None:
+    def __init__(self, address: RedisAddress, source: ServerSource | None = None) -> None:
+        """`source`: where the server is, if that is not fixed."""
         self._address = address
-        self._pool = ConnectionPool(address)
-        self._subscriber = SyncSubscriber(address)
-        self._blocking = ManyRedisStore(address, self._pool, self._subscriber)
+        self._source = source or address
+        self._pool = ConnectionPool(self._source, shown=address)
+        self._subscriber = SyncSubscriber(address, source)
+        self._blocking = ManyRedisStore(address, self._pool, self._subscriber, source)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -55,12 +64,14 @@ class RedisEngine:
 
     def asynchronous(self) -> ManyRedisStore:
         """Make a store for one event loop: the one that first uses it."""
-        return ManyRedisStore(self._address, Mux(self._address), AsyncioSubscriber(self._address))
+        address, source = self._address, self._source
+        return ManyRedisStore(address, Mux(source, address), AsyncioSubscriber(address, source), source)
 
     def close(self) -> None:
         """Close the idle connections of the blocking store. Asyncio stores are closed by their users."""
         self._subscriber.close_idle()
         self._pool.close_idle()
+        self._source.close()
 
     def __repr__(self) -> str:
         return f"<RedisEngine at {self._address}, database {self._address.db}>"
@@ -68,4 +79,7 @@ class RedisEngine:
 
 def open_engine(url: str) -> RedisEngine:
     """Open the engine that a URL names; see `stores.redis.url` for its form."""
+    if url.partition("://")[0].lower() in SENTINEL_SCHEMES:
+        address = parse_sentinel_url(url)
+        return RedisEngine(address.primary, PrimarySource(address))
     return RedisEngine(parse_redis_url(url))

@@ -113,16 +113,54 @@ class RedisScript:
         return _pack((b"EVAL", self.body, b"%d" % keys, *words))
 
 
-def handshake(address: RedisAddress) -> tuple[bytes, int]:
-    """The first bytes on a new connection, and how many replies they bring (see `check_handshake`)."""
+def handshake(address: RedisAddress, account: Sequence[str]) -> tuple[bytes, int]:
+    """The first bytes on a new connection, and how many replies they bring (see `check_handshake`).
+
+    `account`: nothing, a password, or a user and a password (see `own_account`).
+    """
     commands: list[bytes] = []
-    if address.password is not None:
-        who = () if address.username is None else (address.username,)
-        commands.append(pack(("AUTH", *who, address.password)))
+    if account:
+        commands.append(pack(("AUTH", *account)))
     if address.db:
         commands.append(pack(("SELECT", str(address.db))))
+    if address.service:
+        commands.append(pack(("ROLE",)))
     commands.append(pack(("CLIENT", "SETNAME", CLIENT_NAME)))
     return b"".join(commands), len(commands)
+
+
+def own_account(address: RedisAddress) -> Sequence[str]:
+    """Who connects, as the arguments of AUTH."""
+    if address.credentials is not None:
+        try:
+            return _account(address.credentials.get_credentials())
+        except Exception as error:
+            raise _no_credentials(address, error) from error
+    if address.password is None:
+        return ()
+    return (address.password,) if address.username is None else (address.username, address.password)
+
+
+async def own_account_async(address: RedisAddress) -> Sequence[str]:
+    """The same, awaited."""
+    if address.credentials is None:
+        return own_account(address)
+    try:
+        return _account(await address.credentials.get_credentials_async())
+    except Exception as error:
+        raise _no_credentials(address, error) from error
+
+
+def _account(given: object) -> Sequence[str]:
+    parts = tuple(given) if isinstance(given, (tuple, list)) else ()
+    if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) for part in parts):
+        raise TypeError("neither a password nor a user and a password")
+    return parts
+
+
+def _no_credentials(address: RedisAddress, error: Exception) -> Unavailable:
+    # Its text is not shown: it may quote a secret.
+    return Unavailable(f"redis at {address}: the credential provider failed ({type(error).__name__})")
 
 
 def check_handshake(address: RedisAddress, replies: Sequence[Reply]) -> None:
@@ -130,6 +168,8 @@ def check_handshake(address: RedisAddress, replies: Sequence[Reply]) -> None:
     for reply in replies[:-1]:
         if isinstance(reply, ReplyError):
             raise refusal(reply, address)
+    if address.service and not (isinstance(replies[-2], list) and replies[-2][:1] == [b"master"]):
+        raise Unavailable(f"redis at {address} is not the primary {address.service!r} now: a failover is under way")
     last = replies[-1]
     if isinstance(last, ReplyError) and not _code(last) == "NOPERM":
         raise refusal(last, address)
@@ -231,6 +271,11 @@ def ungreeted(address: RedisAddress, error: Timeout) -> Unavailable:
     if isinstance(error, ConnectionBroken):
         return Unavailable(f"redis at {address} closed the new connection")
     return Unavailable(f"redis at {address} did not answer the greeting, or is not a Redis server")
+
+
+def is_demoted(reply: Reply) -> bool:
+    """Whether the server is a replica now, and has changed nothing: leases are at another server."""
+    return isinstance(reply, ReplyError) and _code(reply) == "READONLY"
 
 
 def is_noscript(reply: Reply) -> bool:

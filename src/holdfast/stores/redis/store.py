@@ -13,13 +13,16 @@ answer is believed before it has been checked: what cannot be read is an unknown
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from holdfast.core.diagnosis import Finding
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
-from holdfast.errors import BackendError, BadInput, Misconfigured
+from holdfast.errors import BackendError, BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.stores.redis.commands import CommandRetrier, Driver
+from holdfast.stores.redis.diagnosis import findings, probe
 from holdfast.stores.redis.lock_value import (
     FOREIGN_OWNER,
     MARK,
@@ -39,12 +42,13 @@ from holdfast.stores.redis.protocol import (
     Word,
     forbids_scripts,
     garbled,
+    is_demoted,
     is_noscript,
     pack,
     refusal,
     unknown_command,
 )
-from holdfast.stores.redis.url import RedisAddress
+from holdfast.stores.redis.url import RedisAddress, ServerSource
 from holdfast.stores.redis.waiter import AHEAD_US, QUEUE_TTL_NS, RedisHintQueue
 from holdfast.stores.waiter import QueuedWatch, WakeupSubscriber
 from holdfast.types import MS, NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
@@ -54,6 +58,7 @@ CAPABILITIES: Final = Capabilities(
 )
 
 AUDIT_MAX = 10_000
+UNDO_NS = 500 * MS  # a grant that too few replicas have is released within this time
 KEYS_A_CALL = 250  # the server serves no other client while a script runs: about 0.3 ms for so many keys
 _SCAN_COUNT = 1000
 
@@ -67,8 +72,16 @@ _ALL_RENEWED = b"1" * KEYS_A_CALL
 class RedisStore:
     """`ports.Store` on one server, in the color of its driver."""
 
-    def __init__(self, address: RedisAddress, driver: Driver, subscriber: WakeupSubscriber) -> None:
+    def __init__(
+        self,
+        address: RedisAddress,
+        driver: Driver,
+        subscriber: WakeupSubscriber,
+        source: ServerSource | None = None,
+    ) -> None:
+        """`source`: where the server is, if that is not fixed."""
         self._address = address
+        self._followers: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._driver = driver
         self._commands = CommandRetrier(driver)
         self._subscriber = subscriber
@@ -83,6 +96,21 @@ class RedisStore:
         # The newest waiter of each lock. Of all waiters of a process only one gets past the local mutex and asks;
         # others that come here all the same join the queue when they wait.
         self._watches: dict[str, QueuedWatch] = {}
+        if source is not None:
+            source.follow(self._moved)
+
+    def follow(self, moved: Callable[[], None]) -> None:
+        """See `ports.ChangesServers`."""
+        self._followers.append(weakref.WeakMethod(moved))
+
+    def _moved(self, address: RedisAddress) -> None:
+        """Errors name the new server. The first one that is found is no change."""
+        former, self._address = self._address, address
+        if former.host:
+            for follower in self._followers:
+                moved = follower()
+                if moved is not None:
+                    moved()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -99,9 +127,9 @@ class RedisStore:
         watch = self._watches.get(lock)
         if ask.floor:
             least = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns), str(ask.floor))
-            reply = await self._commands.run(_ACQUIRE_RAISED, 2, least, deadline)
+            reply = await self._grant(_ACQUIRE_RAISED, 2, least, deadline)
         elif watch is None and ask.ticket is None:
-            reply = await self._commands.run(ACQUIRE, 2, self._acquire_words(ask, head), deadline)
+            reply = await self._grant(ACQUIRE, 2, self._acquire_words(ask, head), deadline)
         else:
             reply = await self._ask_queued(ask, lock, head, watch, deadline)
         if type(reply) is bytes:
@@ -136,7 +164,7 @@ class RedisStore:
             words += (watch.entry, str(AHEAD_US if watch.woken else 0), milliseconds(QUEUE_TTL_NS))
         script = ACQUIRE if ask.ticket is None else _ACQUIRE_FAIR
         try:
-            reply = await self._commands.run(script, len(keys), (*keys, *words), deadline)
+            reply = await self._grant(script, len(keys), (*keys, *words), deadline)
         except BaseException as error:
             if watch is not None:
                 watch.unanswered(error)
@@ -144,6 +172,33 @@ class RedisStore:
         if watch is not None and not isinstance(reply, ReplyError):
             watch.answered(type(reply) is bytes)
         return reply
+
+    async def _grant(self, script: RedisScript, keys: int, words: Sequence[Word], deadline: int) -> Reply:
+        """Run a script that grants. With `wait_replicas`, a grant that too few replicas have is undone.
+
+        The lock is the first of the words, and the token the second argument.
+        """
+        needed = self._address.wait_replicas
+        if not needed:
+            return await self._commands.run(script, keys, words, deadline)
+        left_ns = deadline - self._driver.deadline(0)
+        limit_ns = min(self._address.wait_ns, left_ns * 3 // 4)  # the rest is for the answer
+        reply, acknowledged = await self._commands.run_acknowledged(script, keys, words, needed, limit_ns, deadline)
+        if type(reply) is not bytes or (type(acknowledged) is int and acknowledged >= needed):
+            return reply
+        lock, token = str(words[0]), str(words[keys + 1])
+        undo = (lock, self._hint_queue(lock), f" {token}", "end", "0")
+        undone = await self._commands.run(RELEASE, 2, undo, self._driver.deadline(UNDO_NS))
+        if isinstance(acknowledged, ReplyError):
+            raise refusal(acknowledged, self._address, lock)
+        if acknowledged is None or undone != 1:
+            raise Timeout(
+                f"redis at {self._address}: not known how many replicas have the lock; it may have taken effect"
+            )
+        raise Unavailable(
+            f"redis at {self._address}: {acknowledged} of {needed} replicas had the lock in time, so it was released; "
+            "url option wait_replicas: add replicas, or require fewer"
+        )
 
     def _granted(self, ask: AcquireRequest, head: str, value: bytes) -> Grant:
         """Read a grant. Everything that is known about it beforehand must be in it, or it is none."""
@@ -177,6 +232,9 @@ class RedisStore:
         calls = [self._renewal_words(chunk) for chunk in chunks]
         packed = b"".join([_RENEW.by_hash(len(chunk), call) for chunk, call in zip(chunks, calls, strict=True)])
         replies = await self._commands.call_all(packed, len(chunks), deadline)
+        if is_demoted(replies[0]):
+            await self._driver.distrust()
+            replies = await self._commands.call_all(packed, len(chunks), deadline)
         answers: list[bool | None] = []
         trouble: BackendError | None = None
         for chunk, call, reply in zip(chunks, calls, replies, strict=False):
@@ -382,6 +440,12 @@ class RedisStore:
         if self._watches.get(watch.lock) is watch:
             self._watches.pop(watch.lock, None)
 
+    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+        """See `ports.Diagnosable`."""
+        deadline = self._driver.deadline(timeout_ns)
+        sentinel, replicas = bool(self._address.service), self._address.wait_replicas
+        return findings(await probe(self._driver, deadline, sentinel=sentinel, wait_replicas=replicas))
+
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`."""
         reply = await self._commands.call(pack(("PING",)), self._driver.deadline(timeout_ns))
@@ -422,6 +486,8 @@ class ManyRedisStore(RedisStore):
         """See `ports.AcquiresMany`."""
         if any(ask.ticket is not None or ask.floor for ask in asks):
             raise BadInput("asks", "one has a ticket, or wants a fence from some number on", "ask for it alone")
+        if self._address.wait_replicas:  # each of them has to be acknowledged, or undone
+            return [await self.acquire(ask, timeout_ns) for ask in asks]
         deadline = self._driver.deadline(timeout_ns)
         heads = [self._head(ask) for ask in asks]
         calls = [self._acquire_words(ask, head) for ask, head in zip(asks, heads, strict=True)]

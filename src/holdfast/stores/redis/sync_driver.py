@@ -12,6 +12,8 @@ timeout would add a poll before each; the bound is set again only when it change
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import ssl
 import struct
@@ -31,10 +33,11 @@ from holdfast.stores.redis.protocol import (
     garbled,
     handshake,
     keep_alive,
+    own_account,
     ungreeted,
     unreachable,
 )
-from holdfast.stores.redis.url import RedisAddress
+from holdfast.stores.redis.url import RedisAddress, ServerSource
 from holdfast.types import MS, NS
 
 POOL_MAX = 64
@@ -44,10 +47,10 @@ _CHUNK = 8192
 class Connection:
     """One socket, used by one caller at a time."""
 
-    __slots__ = ("_address", "_armed_ms", "_bound_by_kernel", "_reader", "_recv", "_send", "_socket", "slot", "used_ns")
+    __slots__ = ("_armed_ms", "_bound_by_kernel", "_reader", "_recv", "_send", "_socket", "address", "slot", "used_ns")
 
     def __init__(self, address: RedisAddress, deadline_ns: int) -> None:
-        self._address = address
+        self.address = address
         self.slot: PoolSlot | None = None
         self._reader = ReplyReader()
         self._armed_ms = 0  # nothing
@@ -59,7 +62,7 @@ class Connection:
         try:
             if self._bound_by_kernel:
                 self._socket.settimeout(None)
-            packed, count = handshake(address)
+            packed, count = handshake(address, own_account(address))
             check_handshake(address, self.ask_all(packed, count, deadline_ns))
         except Timeout as error:
             self.close()
@@ -93,21 +96,21 @@ class Connection:
     def _check_end(self) -> None:
         """Refuse more replies than requests: the next caller would take the rest for its own."""
         if self._reader.has_data():
-            raise garbled(self._address, "a request (there is more than was asked for)")
+            raise garbled(self.address, "a request (there is more than was asked for)")
 
     def send(self, packed: bytes, deadline_ns: int) -> None:
         """Send without waiting for an answer."""
         if not self._arm(deadline_ns):
-            raise Unavailable(f"redis at {self._address}: no time was left to send the request")
+            raise Unavailable(f"redis at {self.address}: no time was left to send the request")
         try:
             reach("store.redis.send")
             self._send(packed)
             reach("store.redis.sent")
         except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError):
-            raise Timeout(f"redis at {self._address} did not take the request in time; it may take effect") from None
+            raise Timeout(f"redis at {self.address} did not take the request in time; it may take effect") from None
         except OSError as error:
             raise ConnectionBroken(
-                f"redis at {self._address}: connection lost while sending; it may take effect"
+                f"redis at {self.address}: connection lost while sending; it may take effect"
             ) from error
 
     def next_reply(self, deadline_ns: int, *, armed: bool = False) -> Reply:
@@ -120,18 +123,18 @@ class Connection:
                     raise TimeoutError
                 data = self._recv(_CHUNK)
                 if not data:
-                    raise ConnectionBroken(f"redis at {self._address} closed the connection before it answered")
+                    raise ConnectionBroken(f"redis at {self.address} closed the connection before it answered")
                 reader.feed(data)
                 armed = False
             reach("store.redis.replied")
         except ConnectionBroken:
             raise  # it is a TimeoutError too
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
-            raise Timeout(f"redis at {self._address} did not answer in time; it may have taken effect") from None
+            raise Timeout(f"redis at {self.address} did not answer in time; it may have taken effect") from None
         except OSError as error:
-            raise ConnectionBroken(f"redis at {self._address}: connection lost before the answer") from error
+            raise ConnectionBroken(f"redis at {self.address}: connection lost before the answer") from error
         except ProtocolError:
-            raise garbled(self._address, "a request") from None
+            raise garbled(self.address, "a request") from None
         return reply
 
     def _arm(self, deadline_ns: int) -> bool:
@@ -165,6 +168,11 @@ class Connection:
             return True
         return True
 
+    def interrupt(self) -> None:
+        """From another thread: end the wait of the caller for a reply."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the socket. In a forked child this leaves the parent's end of it open."""
         self._socket.close()
@@ -179,8 +187,16 @@ class Connection:
 class ConnectionPool(Pool[Connection]):
     """The connections of one engine in one process. Calls may come from any thread."""
 
-    def __init__(self, address: RedisAddress, most: int = POOL_MAX) -> None:
-        super().__init__(lambda deadline_ns: Connection(address, deadline_ns), f"redis at {address}", most)
+    def __init__(
+        self, source: RedisAddress | ServerSource, most: int = POOL_MAX, shown: RedisAddress | None = None
+    ) -> None:
+        """`shown`: the address of errors before the source has found one."""
+        self._source = source
+        self._address = source if isinstance(source, RedisAddress) else shown
+        super().__init__(
+            lambda deadline_ns: Connection(source.find(deadline_ns), deadline_ns), f"redis at {self._address}", most
+        )
+        source.follow(self._moved)
 
     async def call(self, packed: bytes, deadline_ns: int) -> Reply:
         """Send one command and return its reply, which may be a `ReplyError`."""
@@ -190,7 +206,10 @@ class ConnectionPool(Pool[Connection]):
         except BaseException as error:
             self.drop(connection, error)
             raise
-        self.put_back(connection)
+        if connection.address is self._address:
+            self.put_back(connection)
+        else:  # the primary has changed meanwhile
+            self.drop(connection, None)
         return reply
 
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
@@ -201,7 +220,7 @@ class ConnectionPool(Pool[Connection]):
         except BaseException as error:
             self.drop(connection, error)
             raise
-        if len(replies) == count:
+        if len(replies) == count and connection.address is self._address:
             self.put_back(connection)
         else:
             self.drop(connection, None)
@@ -210,6 +229,17 @@ class ConnectionPool(Pool[Connection]):
     async def close(self) -> None:
         """See `close_idle`."""
         self.close_idle()
+        self._source.close()
+
+    async def distrust(self) -> None:
+        """See `Driver.distrust`."""
+        self._wake(self._empty())
+
+    def _moved(self, address: RedisAddress) -> None:
+        self._address = address
+        self._server = f"redis at {address}"
+        if self._pid == os.getpid():
+            self._wake(self._empty())
 
 
 def _connect(address: RedisAddress, deadline_ns: int) -> socket.socket:

@@ -20,7 +20,7 @@ from collections import deque
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.stores.redis.protocol import ConnectionBroken, GarbledReply, ReplyError, pack, refusal
 from holdfast.stores.redis.sync_driver import Connection
-from holdfast.stores.redis.url import RedisAddress
+from holdfast.stores.redis.url import RedisAddress, ServerSource
 from holdfast.types import MS, NS
 
 SUBSCRIPTIONS_MAX = 128
@@ -31,8 +31,9 @@ DOUBT_NS = NS  # a subscription that was idle for longer is confirmed before it 
 class SyncSubscriber:
     """The listening connections of one engine in one process."""
 
-    def __init__(self, address: RedisAddress) -> None:
+    def __init__(self, address: RedisAddress, source: ServerSource | None = None) -> None:
         self._address = address
+        self._source = source or address
         self._start()
 
     def _start(self) -> None:
@@ -56,7 +57,7 @@ class SyncSubscriber:
             if subscription.sound(deadline_ns):
                 self._in_use.add(subscription)
                 return subscription
-        subscription = SyncSubscription(self, self._address)
+        subscription = SyncSubscription(self, self._address, self._source)
         self._in_use.add(subscription)
         try:
             subscription.listen(deadline_ns)
@@ -97,9 +98,10 @@ class SyncSubscriber:
 class SyncSubscription:
     """One channel, and the connection that listens to it and to nothing else: a `WakeupSubscription`."""
 
-    def __init__(self, subscriber: SyncSubscriber, address: RedisAddress) -> None:
+    def __init__(self, subscriber: SyncSubscriber, address: RedisAddress, source: RedisAddress | ServerSource) -> None:
         self._subscriber = subscriber
         self._address = address
+        self._source = source
         self._channel = f"{address.namespace}:ear:{secrets.token_hex(8)}"
         self._number = 0
         self._connection: Connection | None = None
@@ -112,7 +114,7 @@ class SyncSubscription:
 
     def listen(self, deadline_ns: int) -> None:
         """Be subscribed, on a new connection, when this returns."""
-        connection = Connection(self._address, deadline_ns)
+        connection = Connection(self._source.find(deadline_ns), deadline_ns)
         try:
             self._confirm(connection, deadline_ns)
         except BaseException:

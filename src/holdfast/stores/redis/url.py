@@ -3,10 +3,14 @@
     redis://[user:password@]host[:port][/db]        valkey:// is the same
     rediss://…                                      with TLS, verified; valkeys:// is the same
     unix:///path/to.sock?db=0                       redis+unix:// is the same
+    redis+sentinel://[user:password@]host[:port],host[:port]/name[/db]      the primary that these Sentinels name
+    rediss+sentinel://…                             with TLS to both
 
 Options: `prefix` goes before every lock name (none by default: the Redis key *is* the lock name), `namespace` begins
 the names of what the store keeps besides locks (default `holdfast`), `db`, and for TLS `ssl_ca_certs`, `ssl_certfile`,
-`ssl_keyfile`, `ssl_cert_reqs` (`required`, or `none` to trust any server) and `ssl_check_hostname`.
+`ssl_keyfile`, `ssl_cert_reqs` (`required`, or `none` to trust any server) and `ssl_check_hostname`. An acquire waits
+for `wait_replicas` replicas for at most `wait_timeout` (100ms by default), or it is undone. Sentinels with a password
+of their own have `sentinel_password`, and `sentinel_username`.
 
 Promises: nothing is sent anywhere; no text made here contains a password, for no error shows the URL.
 """
@@ -15,23 +19,44 @@ from __future__ import annotations
 
 import difflib
 import ssl
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import Protocol
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput
 from holdfast.stores.registry import redacted
-from holdfast.types import check_key, check_label
+from holdfast.types import MS, NS, check_key, check_label
 
 DEFAULT_PORT = 6379
+SENTINEL_PORT = 26379
+WAIT_NS = 100 * MS
+REPLICAS_MAX = 16
 DB_MAX = 65_535  # what a server really has is its own setting; this only refuses nonsense
 
 _TCP = ("redis", "valkey", "rediss", "valkeys")
 _TLS = ("rediss", "valkeys")
 _UNIX = ("unix", "redis+unix")
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
-_OPTIONS = ("prefix", "namespace", "db", *_TLS_OPTIONS)
+_OPTIONS = ("prefix", "namespace", "db", "wait_replicas", "wait_timeout", *_TLS_OPTIONS)
+_SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
+SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+_SENTINEL_SHAPE = "write redis+sentinel://host:26379,host:26379/name/0"
 _SHAPE = "write redis://[user:password@]host:6379/0 or unix:///path/to.sock?db=0"
+
+
+class CredentialProvider(Protocol):
+    """Makes the user and password of each new connection, as the credential providers of redis-py do."""
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """The password, or the user and the password."""
+        ...
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """The same, awaited."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +72,52 @@ class RedisAddress:
     tls: ssl.SSLContext | None = field(repr=False)
     prefix: str
     namespace: str
+    wait_replicas: int = 0  # an acquire counts only when so many replicas have it
+    wait_ns: int = WAIT_NS
+    service: str = ""  # the name under which Sentinels know it; it must be a primary then
+    credentials: CredentialProvider | None = field(default=None, repr=False)  # instead of user and password
+
+    def find(self, deadline_ns: int) -> RedisAddress:
+        """See `ServerSource`: an address is a source of itself."""
+        return self
+
+    async def find_async(self) -> RedisAddress:
+        """See `ServerSource`."""
+        return self
+
+    def follow(self, moved: Callable[[RedisAddress], None]) -> None:
+        """See `ServerSource`: it never changes."""
+
+    def close(self) -> None:
+        """See `ServerSource`."""
 
     def __str__(self) -> str:
+        if self.service and not self.host:
+            return f"primary {self.service!r} (not found yet)"
         if self.path is not None:
             return redacted(f"unix:{self.path}")
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+class ServerSource(Protocol):
+    """Where new connections go. An address is one; `sentinel.PrimarySource` asks Sentinels."""
+
+    def find(self, deadline_ns: int) -> RedisAddress:
+        """The server of a new connection. The deadline is one of `time.monotonic_ns`. Raises store errors."""
+        ...
+
+    async def find_async(self) -> RedisAddress:
+        """The same on an event loop. The caller limits the time."""
+        ...
+
+    def follow(self, moved: Callable[[RedisAddress], None]) -> None:
+        """Call this bound method, from any thread, when leases have moved to another server. Kept weakly."""
+        ...
+
+    def close(self) -> None:
+        """End threads. They start again when the source is asked again."""
+        ...
 
 
 def parse_redis_url(url: str) -> RedisAddress:
@@ -89,7 +154,67 @@ def parse_redis_url(url: str) -> RedisAddress:
         tls=_context(options) if scheme in _TLS else None,
         prefix=check_key("url option prefix", options["prefix"]) if options.get("prefix") else "",
         namespace=check_label("url option namespace", options.get("namespace", "holdfast")),
+        wait_replicas=_wait_replicas(options),
+        wait_ns=parse_duration_ns(
+            "url option wait_timeout", options.get("wait_timeout", "100ms"), low_ns=MS, high_ns=60 * NS
+        ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelAddress:
+    """The Sentinels of a primary, and how to talk to the primary: an address without a host."""
+
+    sentinels: tuple[RedisAddress, ...]
+    primary: RedisAddress
+
+
+def parse_sentinel_url(url: str) -> SentinelAddress:
+    """Understand a URL that names Sentinels, or raise `BadInput` that names the part and the fix."""
+    scheme, _, rest = url.partition("://")
+    head, _, query = rest.partition("?")
+    # A password may hold a slash or a comma only as %2F or %2C, as in any URL: here both would end it.
+    servers, _, path = head.partition("/")
+    user, at, hosts = servers.rpartition("@")
+    options = parse_qsl(query, keep_blank_values=True)
+    own = {name: value for name, value in options if name in _SENTINEL_OPTIONS}
+    if sum(name in _SENTINEL_OPTIONS for name, _ in options) != len(own):
+        raise BadInput("url option", "sentinel_username or sentinel_password is given twice", "give it once")
+    if own.keys() == {"sentinel_username"}:
+        raise BadInput("url option sentinel_username", "a user without a password", "give sentinel_password too")
+    passed = [each for each in options if each[0] not in own]
+    base = scheme.lower().partition("+")[0]
+    name, slash, db = path.partition("/")
+    service = unquote(name)
+    if not service or not service.isprintable() or " " in service:
+        raise BadInput("url", "names no primary", f"{_SENTINEL_SHAPE}, where name is the one that Sentinels monitor")
+    primary = parse_redis_url(f"{base}://{user}{at}localhost{slash}{db}?{urlencode(passed)}")
+    names = hosts.split(",")
+    if not all(names):
+        raise BadInput("url host", "a Sentinel has no name", _SENTINEL_SHAPE)
+    tail = urlencode([each for each in passed if each[0] in _TLS_OPTIONS])
+    secret = own.get("sentinel_password")
+    account = "" if secret is None else f"{quote(own.get('sentinel_username', ''), safe='')}:{quote(secret, safe='')}@"
+    sentinels = tuple(
+        parse_redis_url(f"{base}://{account}{each if _has_port(each) else f'{each}:{SENTINEL_PORT}'}?{tail}")
+        for each in names
+    )
+    if len(set(map(str, sentinels))) != len(sentinels):
+        raise BadInput("url host", "a Sentinel is named twice", "name each one once")
+    return SentinelAddress(sentinels, replace(primary, host="", port=0, service=service))
+
+
+def _has_port(host: str) -> bool:
+    return ":" in host.rpartition("]")[2]
+
+
+def _wait_replicas(options: Mapping[str, str]) -> int:
+    text = options.get("wait_replicas", "0")
+    if not (text.isascii() and text.isdigit()) or len(text) > 2 or int(text) > REPLICAS_MAX:
+        raise BadInput("url option wait_replicas", "is not a number of replicas", f"give 0 to {REPLICAS_MAX}")
+    if "wait_timeout" in options and not int(text):
+        raise BadInput("url option wait_timeout", "there is nothing to wait for", "give wait_replicas too")
+    return int(text)
 
 
 def _options(query: str, *, tls: bool) -> dict[str, str]:

@@ -10,6 +10,10 @@ import os
 from pathlib import Path
 from typing import Final
 
+from holdfast.core.diagnosis import Finding, Severity
+from holdfast.types import Guarantee
+
+MOUNTS: Final = "/proc/self/mountinfo"
 # fmt: off
 SHARED_TYPES: Final = frozenset((
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone",
@@ -19,12 +23,27 @@ SHARED_TYPES: Final = frozenset((
 # fmt: on
 
 
-def is_shared(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
+def is_shared(path: str, mountinfo: str = MOUNTS) -> bool:
     """Whether other machines may reach the same file."""
     return file_system(path, mountinfo) in SHARED_TYPES
 
 
-def file_system(path: str, mountinfo: str = "/proc/self/mountinfo") -> str:
+def file_system_finding(path: str, mountinfo: str = MOUNTS) -> Finding:
+    """What the file system means for leases."""
+    kind = file_system(path, mountinfo) or "unknown"
+    if kind not in SHARED_TYPES:
+        return Finding("file_system", Severity.OK, kind)
+    return Finding(
+        "file_system",
+        Severity.CRITICAL,
+        f"{kind}, which several machines can reach",
+        "the locks of a network file system do not exclude: two machines may write the file at the same time",
+        "move the file to a local disk, or use a store for several hosts",
+        Guarantee.EFFICIENCY_ONLY,
+    )
+
+
+def file_system(path: str, mountinfo: str = MOUNTS) -> str:
     """Name the type of file system that a path is on, as the kernel calls it; '' when it does not say."""
     try:
         lines = Path(mountinfo).read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -13,11 +13,13 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from holdfast.core.diagnosis import Finding
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, Closed
 from holdfast.stores.sqlite.batch import LeaseBatch, TransactionHost, carried
 from holdfast.stores.sqlite.in_transaction import SqliteTransactionLocks
 from holdfast.stores.sqlite.lease_table import LeaseTable
+from holdfast.stores.sqlite.mounts import file_system_finding
 from holdfast.stores.sqlite.notify import SocketNotifier
 from holdfast.stores.sqlite.notify_socket import SUPPORTED
 from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
@@ -199,6 +201,11 @@ class SqliteStore:
     async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`."""
         return await self._color.watch(self, key, timeout_ns)
+
+    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+        """See `ports.Diagnosable`."""
+        await self.ping(timeout_ns)
+        return [file_system_finding(self.leases.file.path)]
 
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`. Takes the write lock for a moment, for a file that can only be read is of no use."""

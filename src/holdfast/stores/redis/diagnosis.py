@@ -1,0 +1,187 @@
+"""What a Redis or Valkey server promises as it is configured: facts, and what they mean.
+
+Promises: the facts come from the server itself (INFO, CONFIG GET, and a script that does nothing); none of the commands
+changes anything. A fact that the user may not read is unknown, and an unknown fact proves nothing. `findings` is pure.
+Does not promise to see a failover that something else than Sentinel or a cluster performs (a managed service).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.diagnosis import Finding, Severity
+from holdfast.stores.redis.commands import Driver
+from holdfast.stores.redis.protocol import Reply, ReplyError, pack
+from holdfast.types import Guarantee
+
+OLDEST: Final = (6, 2)
+_ONLY: Final = Guarantee.EFFICIENCY_ONLY
+_PARAMETERS: Final = ("appendfsync", "min-replicas-to-write", "min-replicas-max-lag")
+
+
+@dataclass(frozen=True, slots=True)
+class RedisFacts:
+    """What a server said about itself. None: unknown."""
+
+    product: str = "redis"
+    version: tuple[int, ...] | None = None
+    role: str | None = None
+    max_memory: int | None = None
+    policy: str | None = None
+    append_only: bool | None = None
+    append_fsync: str | None = None
+    replicas: int | None = None
+    min_replicas: int | None = None
+    failover: str = ""  # "Sentinel", "a cluster"; empty: none was seen
+    wait_replicas: int = 0  # of the URL
+    scripts: str = ""  # the error of a script; empty: they run
+
+
+async def probe(driver: Driver, deadline_ns: int, *, sentinel: bool, wait_replicas: int) -> RedisFacts:
+    """Ask the server."""
+    commands = [pack(("INFO",)), pack(("EVAL", "return 1", "0")), pack(("PUBSUB", "NUMSUB", "__sentinel__:hello"))]
+    commands += [pack(("CONFIG", "GET", name)) for name in _PARAMETERS]
+    replies = await driver.call_all(b"".join(commands), len(commands), deadline_ns)
+    replies += [None] * (len(commands) - len(replies))
+    info, script, heard = replies[:3]
+    said = _info(info)
+    settings = [_setting(reply) for reply in replies[3:]]
+    watched = isinstance(heard, list) and len(heard) == 2 and isinstance(heard[1], int) and heard[1] > 0
+    failover = "Sentinel" if sentinel or watched else "a cluster" if said.get("cluster_enabled") == "1" else ""
+    version = said.get("valkey_version") or said.get("redis_version")
+    return RedisFacts(
+        product="valkey" if "valkey_version" in said else "redis",
+        version=None if version is None else tuple(int(part) for part in version.split(".") if part.isdigit()),
+        role=said.get("role"),
+        max_memory=_number(said.get("maxmemory")),
+        policy=said.get("maxmemory_policy"),
+        append_only=None if "aof_enabled" not in said else said["aof_enabled"] == "1",
+        append_fsync=settings[0],
+        replicas=_number(said.get("connected_slaves")),
+        min_replicas=_number(settings[1]),
+        failover=failover,
+        wait_replicas=wait_replicas,
+        scripts=str(script).partition("'")[0].strip()[:80] if isinstance(script, ReplyError) else "",
+    )
+
+
+def findings(facts: RedisFacts) -> list[Finding]:
+    """What the facts mean."""
+    return [
+        _version(facts),
+        _scripts(facts),
+        _role(facts),
+        _eviction(facts),
+        _persistence(facts),
+        _failover(facts),
+        _replicas(facts),
+    ]
+
+
+def _version(facts: RedisFacts) -> Finding:
+    if facts.version is None:
+        return _unknown("version", "INFO")
+    shown = f"{facts.product} {'.'.join(map(str, facts.version))}"
+    if facts.version >= OLDEST:
+        return Finding("version", Severity.OK, shown)
+    return Finding(
+        "version", Severity.CRITICAL, shown, "the scripts need 6.2 (SET with GET)", "upgrade to 6.2 or newer", _ONLY
+    )
+
+
+def _scripts(facts: RedisFacts) -> Finding:
+    if not facts.scripts:
+        return Finding("scripts", Severity.OK, "the user may run scripts")
+    reason = "acquire needs a script: the lease and its fence are one step"
+    fix = "grant +eval +evalsha to the user (holdfast access redis prints the whole account)"
+    return Finding("scripts", Severity.CRITICAL, f"scripts are refused: {facts.scripts}", reason, fix, _ONLY)
+
+
+def _role(facts: RedisFacts) -> Finding:
+    if facts.role is None:
+        return _unknown("role", "INFO")
+    if facts.role == "master":
+        return Finding("role", Severity.OK, "a primary")
+    return Finding("role", Severity.CRITICAL, "a replica", "it accepts no lease", "name the primary in the URL", _ONLY)
+
+
+def _eviction(facts: RedisFacts) -> Finding:
+    if facts.policy is None:
+        return _unknown("eviction", "INFO")
+    limited = facts.max_memory != 0
+    found = f"maxmemory-policy {facts.policy}, maxmemory {facts.max_memory if limited else 'unlimited'}"
+    if facts.policy == "noeviction":
+        return Finding("eviction", Severity.OK, found)
+    fix = "CONFIG SET maxmemory-policy noeviction, or give leases a server of their own"
+    if not limited:
+        return Finding("eviction", Severity.NOTE, found, "with a limit it would evict locks that are held", fix)
+    reason = "a full server deletes locks while they are held, and grants them again"
+    return Finding("eviction", Severity.CRITICAL, found, reason, fix, _ONLY)
+
+
+def _persistence(facts: RedisFacts) -> Finding:
+    if facts.append_only is None or (facts.append_only and facts.append_fsync is None):
+        return _unknown("persistence", "INFO and CONFIG GET")
+    fix = "CONFIG SET appendonly yes and appendfsync always, and write both to the configuration file"
+    if not facts.append_only:
+        reason = "a restart forgets the newest leases, and grants them again while their holders work"
+        return Finding("persistence", Severity.WARNING, "appendonly no", reason, fix, _ONLY)
+    found = f"appendonly yes, appendfsync {facts.append_fsync}"
+    if facts.append_fsync == "always":
+        return Finding("persistence", Severity.OK, found)
+    reason = "a power failure forgets the leases of the last second, and the restarted server grants them again"
+    return Finding("persistence", Severity.WARNING, found, reason, fix, _ONLY)
+
+
+def _failover(facts: RedisFacts) -> Finding:
+    if not facts.failover:
+        return Finding("failover", Severity.OK, "no automatic failover was seen")
+    found = f"automatic failover by {facts.failover}"
+    if facts.wait_replicas:
+        found += f", wait_replicas={facts.wait_replicas}"
+    reason = "replication is asynchronous: a promoted replica may not know a lease, and grants it again"
+    fix = "for correctness use a store with consensus or a quorum, or guard every write with the fence"
+    return Finding("failover", Severity.WARNING, found, reason, fix, _ONLY)
+
+
+def _replicas(facts: RedisFacts) -> Finding:
+    if facts.replicas is None:
+        return _unknown("replicas", "INFO")
+    if facts.replicas == 0:
+        return Finding("replicas", Severity.OK, "no replicas")
+    known = "unknown" if facts.min_replicas is None else facts.min_replicas
+    found = f"{facts.replicas} replicas, min-replicas-to-write {known}"
+    if facts.min_replicas:
+        return Finding("replicas", Severity.OK, found)
+    reason = "a primary that is cut off from its replicas goes on granting leases"
+    fix = "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 5"
+    return Finding("replicas", Severity.WARNING if facts.failover else Severity.NOTE, found, reason, fix)
+
+
+def _unknown(check: str, command: str) -> Finding:
+    return Finding(
+        check,
+        Severity.WARNING,
+        "unknown",
+        f"the user may not run {command}, and what is not known is not promised",
+        "grant +info +config|get for `holdfast doctor` and for locks that demand a guarantee",
+        _ONLY,
+    )
+
+
+def _info(reply: Reply) -> dict[str, str]:
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else ""
+    pairs = (line.partition(":") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _setting(reply: Reply) -> str | None:
+    match reply:
+        case [bytes(_), bytes(value)]:
+            return value.decode(errors="replace")
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
