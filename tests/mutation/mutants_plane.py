@@ -27,7 +27,7 @@ from holdfast.plane.bus import delivery_rules
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.embedded.consumer import EmbeddedConsumer
 from holdfast.plane.bus.inflight import InFlight
-from holdfast.plane.db import bulk
+from holdfast.plane.db import statements
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobs import rules, updates
 from holdfast.plane.locks import run_lock
@@ -132,7 +132,7 @@ def a_result_under_a_stale_fence_is_accepted(patch: pytest.MonkeyPatch) -> None:
 def a_write_that_does_not_compare_the_fence(patch: pytest.MonkeyPatch) -> None:
     """A job is written by its id and version: neither the decision nor the statement compares the fence."""
     patch.setattr(updates, "accepts", lambda seen, fence: True)
-    script = bulk.script
+    script = statements.script
 
     def unfenced(name: str, dialect: str) -> str:
         text = script(name, dialect)
@@ -142,7 +142,7 @@ def a_write_that_does_not_compare_the_fence(patch: pytest.MonkeyPatch) -> None:
         assert without != text, "the statement has changed"
         return without
 
-    patch.setattr(bulk, "script", unfenced)
+    patch.setattr(statements, "script", unfenced)
 
 
 @keep(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.history.events import EventKind, Record
-from holdfast.core.lease.fence_clock import Count
+from holdfast.core.lease.fencing import Count
 from holdfast.stores.memory.table import MemoryTable, _State
 from holdfast.testing.sim.environment.store import LeaseServer, SimStore
 from holdfast.testing.sim.worlds.resource import FencedResource
@@ -107,7 +107,7 @@ def the_epoch_is_ignored_after_a_failover(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "Holdfast itself, as its page of guarantees admitted",
-    where="core/lease/fence_clock.py",
+    where="core/lease/fencing.py",
     found_by=broken(212, "C1", text="was given out twice"),
     attacks=("R47",),
 )

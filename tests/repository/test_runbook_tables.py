@@ -29,7 +29,7 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.metrics.table import TABLE
 from holdfast.ops.runbooks.page import page
-from holdfast.plane.db.bulk import script
+from holdfast.plane.db.statements import script
 from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import FAMILIES, Release, Scope
 from holdfast.plane.settings.settings import KEYS

@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import BackendError, RowExists
 from holdfast.plane.approvals.rules import ApprovalConflict
 from holdfast.plane.approvals.service import Approvals
-from holdfast.plane.db import bulk
+from holdfast.plane.db import statements
 from holdfast.plane.jobs import rules, updates
 from holdfast.plane.jobs.insert import New, submit_many
 from holdfast.plane.jobs.quotas import Counting
@@ -35,16 +35,16 @@ def the_result_of_an_overtaken_worker_counts(patch: pytest.MonkeyPatch) -> None:
 def a_scheduler_is_not_asked_for_its_fence(patch: pytest.MonkeyPatch) -> None:
     """A former holder of the lock of a job may write it, however late."""
     change, condition = (
-        bulk.script("job_change", "sqlite"),
+        statements.script("job_change", "sqlite"),
         " AND (holdfast_fence IS NULL OR holdfast_fence <= :fence)",
     )
     assert condition in change
-    script = bulk.script
+    script = statements.script
 
     def unfenced(name: str, dialect: str) -> str:
         return change.replace(condition, "") if name == "job_change" else script(name, dialect)
 
-    patch.setattr(bulk, "script", unfenced)
+    patch.setattr(statements, "script", unfenced)
     patch.setattr(updates, "accepts", lambda seen, fence: True)
 
 

@@ -1,28 +1,39 @@
-"""Many locks on asyncio, acquired in one request and released in one request. Each lease is like any other.
+"""Many locks on asyncio, acquired in one request and released in one request.
 
-The plane uses this for many short jobs, each under its own lock. A lock is free or busy; no caller waits here.
-`takes_many` returns whether the store can do it.
+The plane uses this for many short jobs, each under its own lock. `takes_many` returns whether the store can do it.
+
+Promises: each lock is checked, counted and recorded as if it were alone, and each lease is like any other. The order of
+steps is that of `flows.acquire` and `flows.release`. The difference is in errors: the reaper releases keys that may
+have been granted, or were not released, and no caller waits for that.
+
+Does not promise to wait: a lock is free or busy. Locks with a queue, a risk class or a minimum time are refused.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
+from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.histogram import Measure, MeasuredOutcome
+from holdfast.core.history.events import EventKind, Record
+from holdfast.core.lease.spec import LockSpec
 from holdfast.core.lease.states import Event, LeasePhase
-from holdfast.core.ports import AcquiresMany
-from holdfast.errors import BadInput, LeaseLost
-from holdfast.flows import batch as many
-from holdfast.flows.acquire import AcquireResult
+from holdfast.core.ports import AcquiresMany, MutexEntry, Ports
+from holdfast.errors import BackendError, BadInput, LeaseLost, Misconfigured, Timeout, Unavailable
+from holdfast.flows.acquire import AcquireResult, note
 from holdfast.flows.release import Released
 from holdfast.leases.lock_spec import renamed
 from holdfast.runtime.asyncio_runtime import on_loop, running_loop
 from holdfast.runtime.lease_record import LeaseRecord
-from holdfast.types import Busy, Grant, Instant
+from holdfast.types import AcquireRequest, Busy, Grant, Instant, elapsed_ns
+
+_WAIT, _HOLD = Measure.WAIT, Measure.HOLD
+_GRANTED, _RELEASED = MeasuredOutcome.GRANTED, MeasuredOutcome.RELEASED
 
 
 def takes_many(locks: Locks) -> bool:
@@ -69,7 +80,7 @@ async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease
     answers: list[AcquireResult | Busy] = []
     lease_records: list[LeaseRecord | Busy] = []
     try:
-        answers = await many.attempt(ports, store, specs, entries)
+        answers = await _acquire_all(ports, store, specs, entries)
         for spec, answer in zip(specs, answers, strict=True):
             lease_records.append(answer if isinstance(answer, Busy) else manager.take(spec, answer))
     except BaseException:  # interrupted: the caller gets none of them
@@ -102,7 +113,7 @@ async def taken_along(locks: Locks, lock: Lock[Lease], grant: Grant, sent: Insta
     ports, manager, spec = locks.ports, locks.manager, locks._owned(lock._spec)  # noqa: SLF001 - as above
     entry = ports.runtime.mutexes.entry(spec.key)
     try:
-        result = await many.taken_along(ports, spec, grant, sent, entry)
+        result = await _use_grant(ports, spec, grant, sent, entry)
         if result is None:
             entry.leave()
             return None
@@ -127,7 +138,7 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
     try:
         if given:
             grants = [each.grant for each in given if each.grant is not None]
-            outcomes = await many.release(
+            outcomes = await _release_all(
                 locks.ports, _many(locks), [each.spec for each in given], grants, [each.judged for each in given]
             )
     finally:
@@ -142,8 +153,28 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
 
 
 def momentary(locks: Locks, model: Lock[Lease], answers: Sequence[tuple[str, int | Busy]], began: Instant) -> None:
-    """Note locks like `model` that a transaction acquired, and those that were busy; see `flows.batch`."""
-    many.momentary(locks.ports, locks._owned(model._spec), answers, began)  # noqa: SLF001 - as above
+    """Count, measure and record locks like `model` that one finished transaction acquired and released.
+
+    The exact times are unknown: after `began`, and before now. So this is the longest possible wait and hold, and no
+    moment is recorded as certain.
+    """
+    spec = locks._owned(model._spec)  # noqa: SLF001 - as above
+    over, observer = locks.ports.clock.now(), locks.ports.observer
+    took_ns = over.mono - began.mono
+    for key, answer in answers:
+        if isinstance(answer, Busy):
+            observer.measured(_WAIT, spec.family, MeasuredOutcome.BUSY, took_ns)
+            if observer.tally(EventKind.BUSY, spec.family):
+                observer.note(
+                    Record(EventKind.BUSY, over.wall, key, spec.family, spec.owner, detail=answer.owner or "")
+                )
+            continue
+        observer.measured(_WAIT, spec.family, _GRANTED, took_ns)
+        observer.measured(_HOLD, spec.family, _RELEASED, took_ns)
+        for kind in (EventKind.GRANTED, EventKind.RELEASED):
+            if observer.tally(kind, spec.family):
+                about: dict[str, Any] = {"fence": answer, "began_ns": began.wall, "until_ns": over.wall}
+                observer.note(Record(kind, over.wall, key, spec.family, spec.owner, **about))
 
 
 def _many(locks: Locks) -> AcquiresMany:
@@ -151,3 +182,122 @@ def _many(locks: Locks) -> AcquiresMany:
     if not takes_many(locks):
         raise BadInput("locks", f"{store.capabilities.engine} answers for one lock at a time", "ask takes_many() first")
     return cast("AcquiresMany", store)
+
+
+# The requests, written as the flows are.
+
+
+async def _acquire_all(
+    ports: Ports, store: AcquiresMany, specs: Sequence[LockSpec], entries: Sequence[MutexEntry]
+) -> list[AcquireResult | Busy]:
+    """Ask once for all locks. The caller owns the entries, and leaves those without a lease."""
+    came = ports.clock.now()
+    answers: list[AcquireResult | Busy] = [Busy(spec.key, "another holder in this process", None) for spec in specs]
+    inside = [at for at, entry in enumerate(entries) if await entry.enter(0)]
+    asks = [
+        AcquireRequest(spec.key, ports.entropy.token(), spec.owner, spec.family, spec.timing.ttl_ns)
+        for spec in (specs[at] for at in inside)
+    ]
+    outcome = MeasuredOutcome.FAILED
+    try:
+        if asks:
+            sent = ports.clock.now()
+            for at, said in zip(inside, await _request(ports, store, asks, specs, inside), strict=True):
+                if isinstance(said, Grant):
+                    answers[at] = AcquireResult(said.token, said, sent, entries[at])
+                else:
+                    answers[at] = said
+                    note(ports, specs[at], EventKind.BUSY, detail=said.owner or "")
+        outcome = MeasuredOutcome.BUSY
+    finally:
+        waited_ns = ports.clock.now().mono - came.mono
+        for spec, answer in zip(specs, answers, strict=True):
+            had = isinstance(answer, AcquireResult)
+            ports.observer.measured(_WAIT, spec.family, _GRANTED if had else outcome, waited_ns)
+    return answers
+
+
+async def _request(
+    ports: Ports,
+    store: AcquiresMany,
+    asks: Sequence[AcquireRequest],
+    specs: Sequence[LockSpec],
+    inside: Sequence[int],
+) -> list[Grant | Busy]:
+    ports.breaker.admit(ports.request_timeout_ns)
+    sent = ports.clock.now()
+    try:
+        if ARMED:
+            await areach("flow.acquire.ask")
+        answers = await store.acquire_many(asks, ports.request_timeout_ns)
+        if ARMED:
+            await areach("flow.acquire.answered")
+    except BaseException as error:
+        if isinstance(error, Unavailable | Timeout):
+            ports.breaker.failed(error)
+        if isinstance(error, BackendError):
+            for at in inside:
+                note(ports, specs[at], EventKind.FAILED, detail=str(error), ok=False)
+        if not isinstance(error, Misconfigured):  # also after `Unavailable`: it may be certain for some of them only
+            for ask in asks:
+                ports.reaper.reap(ask.key, ask.token, ask.ttl_ns)
+        raise
+    ports.breaker.answered()
+    took_ns = elapsed_ns(sent, ports.clock.now())
+    if any(took_ns >= specs[at].timing.loss_age_ns() for at in inside):
+        for ask in asks:
+            ports.reaper.reap(ask.key, ask.token, ask.ttl_ns)
+        raise Timeout("acquire locks: the store's answer took longer than the leases may be trusted")
+    return answers
+
+
+async def _use_grant(
+    ports: Ports, spec: LockSpec, grant: Grant, sent: Instant, entry: MutexEntry
+) -> AcquireResult | None:
+    """Use a grant that a finished transaction of another component has acquired. None: unusable, and released.
+
+    `sent` was read before that transaction asked. The caller owns the entry, and leaves it if there is no lease.
+    """
+    now = ports.clock.now()
+    if elapsed_ns(sent, now) < spec.timing.loss_age_ns() and await entry.enter(0):
+        ports.observer.measured(_WAIT, spec.family, _GRANTED, now.mono - sent.mono)
+        return AcquireResult(grant.token, grant, sent, entry)
+    ports.reaper.reap(spec.key, grant.token, spec.timing.ttl_ns)
+    return None
+
+
+async def _release_all(
+    ports: Ports,
+    store: AcquiresMany,
+    specs: Sequence[LockSpec],
+    grants: Sequence[Grant],
+    judged: Sequence[Instant | None],
+) -> list[Released]:
+    """Release them. A key without an answer of the store causes a warning, and is left to the reaper."""
+    try:
+        if ARMED:
+            await areach("flow.release.send")
+        answers = await store.release_many(grants, ports.request_timeout_ns)
+        if ARMED:
+            await areach("flow.release.answered")
+        detail = "no answer"
+    except BackendError as error:
+        answers, detail = [None] * len(grants), str(error)
+    except BaseException:
+        for grant, spec in zip(grants, specs, strict=True):
+            ports.reaper.reap(grant.key, grant.token, spec.timing.ttl_ns)
+        raise
+    outcomes: list[Released] = []
+    for spec, grant, since, answer in zip(specs, grants, judged, answers, strict=True):
+        began_ns = None if since is None else since.wall
+        if answer:
+            note(ports, spec, EventKind.RELEASED, fence=grant.fence, began_ns=began_ns)
+            outcomes.append(Released.YES)
+        elif answer is None:
+            note(ports, spec, EventKind.RELEASE_FAILED, fence=grant.fence, detail=detail, ok=False, began_ns=began_ns)
+            ports.reaper.reap(grant.key, grant.token, spec.timing.ttl_ns)
+            outcomes.append(Released.UNKNOWN)
+        else:
+            note(ports, spec, EventKind.RELEASE_REFUSED, fence=grant.fence, ok=False, began_ns=began_ns)
+            outcomes.append(Released.NOT_OWNED)
+    return outcomes

@@ -1,6 +1,6 @@
-"""Named moments in the code where a test or a drill can stop, kill, hold up or fail it.
+"""Failpoints: named places in the code where a test or a drill can stop, kill, delay or fail it.
 
-Chance hardly ever hits the few microseconds that matter, so faults are placed by name. Two verbs mark the moments:
+A random fault hardly ever hits the few microseconds that matter, so faults are injected by name. Two calls mark them:
 
     reach("store.sqlite.written")                     in ordinary code
     if ARMED: await areach("flow.acquire.granted")    in asynchronous code, where a fault may wait as well
@@ -9,14 +9,12 @@ Promises: while nothing is armed, a point costs one check of an empty dictionary
 the fault raises comes out of the point, as if the line there had raised it. An act is called in whatever thread or task
 arrives, and arming is for the whole process.
 
-Does not promise anything to code that arms points in production: only tests and drills should. What a fault
-can be is in `holdfast.testing.faults`; the points are in `failpoint_table`.
+Only tests and drills should arm failpoints. The faults are in `holdfast.testing.faults`.
 
-Every failpoint of the package: its name, what is true there, and which of two kinds of code it is in.
-
-A name is `room.what.moment`. The moments come in pairs around whatever can go wrong: before something is sent, written
-or told, and after it, when the other side knows and this one does not yet say so. This table is the only place where a
-point is declared; a test compares it with the calls in the source, and another sees that each one is reached.
+The tables below declare every failpoint of the package: its name, what is true there, and whether the code there is
+asynchronous. A name is `room.what.moment`. They come in pairs around a possible failure: before a request or write, and
+after it, when the other side has done it and this side has not reported it yet. A test compares the tables with the
+calls in the source, and another test checks that each failpoint is reached.
 """
 
 from __future__ import annotations

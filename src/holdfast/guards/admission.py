@@ -1,30 +1,40 @@
-"""What every guard does before and after a step: who is let in, what the outcome means, and the counting of both.
+"""Checks that every guard makes before and after a step: which leases are admitted, and what an outcome means.
 
-Promises: a lease without a fence does not get past `admit` unless the guard was made to allow it; a lease that is known
-to be lost is refused here, before anything is sent, with `FencedOut` where the storage has met a newer fence already
-and `LeaseLost` where it has not; every refusal is counted, logged and reported to the observer. Does not promise that
-an admitted step is accepted: a lease can be lost a microsecond later, which is what the storage is asked for.
+Promises:
 
-Clock: none of its own. Whether a lease is held is judged by the lease; records carry the wall clock.
+- `admit` refuses a lease without a fence, unless the guard allows degraded leases.
+- It refuses a lease that is known to be lost before anything is sent: with `FencedOut` if the storage has a newer
+  fence, else with `LeaseLost`.
+- Every refusal is counted, logged and reported to the observer.
+
+Does not promise that an admitted step is accepted: a lease can be lost a microsecond later. The storage checks that.
+
+Each guard has its own `statistics()`. `REFUSALS` counts the refusals of all guards of this process, for metrics. The
+number of guard names is bounded: beyond a hundred, guards share one name. A guard without refusals is listed with zero,
+so that its first refusal is an increase.
+
+Clock: none of its own. The lease judges whether it is held; records contain wall-clock time.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from string import Formatter
 from threading import RLock as Mutex  # a signal handler may enter it again
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from holdfast.core.failpoints import reach
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
+from holdfast.core.metric_reading import Reading
 from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
 from holdfast.flows.log import say, tell
 from holdfast.guards.bearer import Bearer, CarriedFence
-from holdfast.guards.refusals import REFUSALS
 from holdfast.leases.lease_base import Degraded, Granted, HeldLease
 from holdfast.runtime.system import SystemClock
 from holdfast.types import check_label
@@ -68,7 +78,7 @@ class Presented(NamedTuple):
 
 
 class Admission:
-    """The door of one guard. Safe from any thread."""
+    """The checks of one guard. Safe from any thread."""
 
     def __init__(
         self,
@@ -260,3 +270,51 @@ def _check_template(template: object, names: tuple[str, ...]) -> str:
     if unknown := [place for place in places if place not in names]:
         raise BadInput("key", f"{{{unknown[0]}}} in {template!r} names nothing", fix)
     return template
+
+
+GUARDS_MAX: Final = 100
+OTHER: Final = "other"
+REASONS: Final[Mapping[str, str]] = {
+    "refused": "stale",
+    "lost": "lost",
+    "not_entered": "not_entered",
+    "unfenced_refused": "unfenced",
+}
+
+
+class Refusals:
+    """Counts of many guards. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self._counts: dict[str, dict[str, int]] = {}
+
+    def begin(self, guard: str) -> str:
+        """Know of a guard. Returns the name under which its refusals are counted."""
+        with self._mutex:
+            name = guard if guard in self._counts or len(self._counts) < GUARDS_MAX else OTHER
+            self._counts.setdefault(name, dict.fromkeys(REASONS.values(), 0))
+        return name
+
+    def count(self, name: str, decided: str) -> None:
+        """Count a decision of a guard (a field of `GuardStatistics`), if it is a refusal."""
+        reason = REASONS.get(decided)
+        if reason is not None:
+            with self._mutex:
+                self._counts[name][reason] += 1
+
+    def reading(self) -> Reading:
+        """What was refused up to now."""
+        with self._mutex:
+            counts = {(name, reason): n for name, by_reason in self._counts.items() for reason, n in by_reason.items()}
+        return Reading("guards", {"refused": counts})
+
+    def forked(self) -> None:
+        """In a child process: a thread that counted at that moment does not exist here, and holds nothing up."""
+        self._mutex = threading.RLock()
+
+
+REFUSALS: Final = Refusals()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=REFUSALS.forked)

@@ -1,20 +1,18 @@
-"""Log lines for programs and for people: one JSON object for each record, or one line with its time and level.
+"""Formatters and limits for log lines: one JSON object per record, or one line with its time and level.
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(service="billing"))
     logging.getLogger("holdfast").addHandler(handler)
 
-Promises: one object on one line, whatever is in the record, and never an exception because of it. `event` is the text
-that is always the same and can be searched for; what varies is under `holdfast`. Works for the records of others too.
-A traceback is of bounded length (`tracebacks`). No token is in any record of ours. Clock: the record's own, written in
-UTC.
+Promises: one object on one line for every record, and no exception. `event` is the constant text, which can be searched
+for; `holdfast` contains the fields. Records of other libraries work too. No record of Holdfast contains a token.
 
-Tracebacks for a log, of bounded length: how an error began and how it ended, and how much lies between.
+A traceback has at most `LINES_MAX` lines and `CHARS_MAX` characters, and one more line that reports what was left out:
+also for a message of a megabyte, a deep recursion, or a long chain of errors. The first lines are kept because they
+show where the error began, the last ones because they show what it was. The time it takes is bounded too: beyond
+`DEPTH_MAX` frames of each error it does not grow.
 
-Promises: at most `LINES_MAX` lines and `CHARS_MAX` characters, and one more line that reports what was left out,
-whatever was raised: a message of a megabyte, a recursion that went too deep, a long chain of errors. The first and the
-last are kept, for the first say where it came from and the last what it was. The time that it takes does not grow with
-the depth beyond `DEPTH_MAX` frames of each error. Never raises.
+Clock: that of the log record, written in UTC.
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ from holdfast.core.lease.error_policy import (
 )
 from holdfast.core.lease.policy_exercise import Exercise, parse_exercise, refusal
 from holdfast.core.ports import Clock, Entropy, Journal
+from holdfast.core.strict_parsers import NotToml, toml_of
 from holdfast.errors import BadInput
 from holdfast.flows.log import say
 from holdfast.runtime.durable_files import PRIVATE, replace_file
-from holdfast.runtime.strict_parsers import NotToml, toml_of
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS, Duration, check_label, duration_ns
 

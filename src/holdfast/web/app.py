@@ -18,8 +18,7 @@ from fastapi.routing import APIRoute
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.service.service import Service
 from holdfast.web import openapi, static_files
-from holdfast.web.middleware.auth import Access
-from holdfast.web.middleware.authorization import Needs
+from holdfast.web.middleware.auth import Access, Needs
 from holdfast.web.middleware.json_body import refuse_unknown_parameters
 from holdfast.web.middleware.rate_limit import Rates
 from holdfast.web.routes import health, plane, resources, status

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from holdfast.guards.http.headers import PROBLEM_MEDIA_TYPE
-from holdfast.web.middleware.auth import Role
-from holdfast.web.middleware.authorization import Needs
+from holdfast.web.middleware.auth import Needs, Role
 
 Document: TypeAlias = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.lease.fence_clock import Count
+from holdfast.core.lease.fencing import Count
 from holdfast.core.ports import Store
 from holdfast.stores.redis.protocol import RedisScript
 from support.fixtures.redis import play_blocking

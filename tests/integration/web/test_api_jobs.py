@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.core.json_size import DEPTH_MAX
+from holdfast.core.strict_parsers import DEPTH_MAX
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Submission

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.json_size import PARTS_MAX, VALUES_MAX, deeper, too_complex
-from holdfast.runtime.strict_parsers import json_of
+from holdfast.core.strict_parsers import PARTS_MAX, VALUES_MAX, deeper, json_of, too_complex
 from holdfast.web.middleware import json_body
 from holdfast.web.middleware.intake import BODY_BYTES_MAX
 from support.harness.web import Stage

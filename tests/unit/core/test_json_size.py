@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.core.json_size import Unstorable, json_size, unstorable
+from holdfast.core.strict_parsers import Unstorable, json_size, unstorable
 from holdfast.errors import BadInput
 from holdfast.plane.model.records import encoded
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 import holdfast
 from holdfast.errors import FencedOut
 from holdfast.guards import admission
-from holdfast.guards.refusals import GUARDS_MAX, OTHER, REASONS, Refusals
+from holdfast.guards.admission import GUARDS_MAX, OTHER, REASONS, Refusals
 from holdfast.guards.settings import sql
 from holdfast.guards.sqlite import GuardedTable
 from holdfast.observe import prometheus

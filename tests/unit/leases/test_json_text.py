@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.runtime.strict_parsers import NotJson, json_of
+from holdfast.core.strict_parsers import NotJson, json_of
 
 DEEP = "[" * 100_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.runtime.strict_parsers import TOML_DEPTH_MAX, NotToml, toml_of
+from holdfast.core.strict_parsers import TOML_DEPTH_MAX, NotToml, toml_of
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.stores.sqlite import host_identity
+from holdfast.stores.sqlite import liveness
 
 UNSHARE = ("unshare", "--time", "--boottime", "259200", "--fork", "--kill-child=SIGKILL")
 HOLDER = """
 import sys, holdfast
-from holdfast.stores.sqlite.host_identity import this_host
+from holdfast.stores.sqlite.liveness import this_host
 with holdfast.connect(sys.argv[1]) as locks, locks.lock("k", ttl=60):
     print(this_host().process, flush=True)
     sys.stdin.read()
@@ -35,8 +35,8 @@ def test_a_live_holder_in_another_time_namespace_is_not_taken_for_dead(tmp_path:
         assert holder.stdout is not None
         told = holder.stdout.readline().strip()
         assert told
-        host = host_identity.this_host()
-        started = host_identity._stat(int(told.split("/")[1]))
+        host = liveness.this_host()
+        started = liveness._stat(int(told.split("/")[1]))
         assert started is not None
         assert started[1] != told.split("/")[2], "here it has another start time than it says itself"
         assert not host.gone(told)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.sqlite import host_identity
+from holdfast.stores.sqlite import liveness
 from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
 from holdfast.types import Busy, Grant
 from support.load.sqlite_processes import CALL, PATIENCE, QUEUE, Other, acquire, ask, rows
@@ -211,9 +211,9 @@ def test_a_killed_waiter_does_not_hold_up_the_queue(start: Start, store: SqliteS
 
 
 def test_nothing_is_reclaimed_on_less_than_proof() -> None:
-    host = host_identity.this_host()
+    host = liveness.this_host()
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    started = host_identity._stat(child.pid)
+    started = liveness._stat(child.pid)
     assert started is not None
     alive = f"{host.pids}/{child.pid}/{started[1]}"
     assert not host.gone(alive)
@@ -228,4 +228,4 @@ def test_nothing_is_reclaimed_on_less_than_proof() -> None:
     for unknown in ("", "nonsense", f"{host.boot}:1/{rest}", f"other:1/{rest}", f"{host.pids}/x/1", f"{host.pids}/1"):
         assert not host.gone(unknown), unknown
     assert not replace(host, pids="").gone(alive)
-    assert not host.gone(f"{host.pids}/1/{(host_identity._stat(1) or ('', '0'))[1]}"), "there is always a first process"
+    assert not host.gone(f"{host.pids}/1/{(liveness._stat(1) or ('', '0'))[1]}"), "there is always a first process"

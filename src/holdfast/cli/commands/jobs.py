@@ -14,8 +14,8 @@ from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Lim
 from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_page, put_table, say
 from holdfast.cli.parse_time import duration_option
 from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
+from holdfast.core.strict_parsers import NotJson, json_of
 from holdfast.errors import BadInput
-from holdfast.runtime.strict_parsers import NotJson, json_of
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from holdfast.cli.server.bind import BACKLOG, address_of
 from holdfast.cli.server.connection_limit import ConnectionLimit, accept_batch, connections_max
 from holdfast.cli.server.request_timeout import TimedProtocol
 from holdfast.core.metric_reading import Reading
+from holdfast.core.strict_parsers import toml_of
 from holdfast.errors import BadInput
 from holdfast.flows.log import say
 from holdfast.plane.process.plane import Plane
-from holdfast.runtime.strict_parsers import toml_of
 from holdfast.web.app import create_app
 from holdfast.web.middleware.auth import Access, TokenEntry, check_role
 from holdfast.web.middleware.rate_limit import Rates

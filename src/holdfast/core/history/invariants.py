@@ -168,7 +168,8 @@ def _exclusive(records: list[Record]) -> Iterator[Breach]:
 def _guarded(records: list[Record]) -> Iterator[Breach]:
     """C5, C6 and C7, seen at the resource behind the fence. One resource for each key.
 
-    A refusal that a holder saw says which fence the resource had met; the rest of what holders saw is `certainty`'s.
+    A refusal that a holder saw contains the fence that the resource had met. Their other observations prove nothing
+    here.
     """
     seen: dict[str, Record] = {}  # the highest fence that the resource has registered
     applied: dict[str, Record] = {}  # the last accepted write

@@ -6,7 +6,7 @@ Promises: a request that carries `Holdfast-Key` and `Holdfast-Fence` registers i
 runs, whatever its method, so a GET is the `enter` of a read-modify-write; one whose fence is below the highest that was
 registered does not reach the handler (412), nor does one without headers where they are required (428), with nonsense
 in them (400), with a lease of another lock (403), or while the record does not answer (503). Inside one process the
-handlers of one lock run in the order of their fences (`http_lanes`).
+handlers of one lock run in the order of their fences (`request_order`).
 
 Does not promise anything about what a handler writes in *another* process: a request that was admitted there can be
 slow. Such a handler takes `fence_of(request)` and hands it on to the guard of the storage it writes to.

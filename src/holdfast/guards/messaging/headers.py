@@ -1,4 +1,4 @@
-"""The fence in the headers of a message: the same two, in the same form, as in HTTP (`http_headers`). Pure.
+"""The fence in the headers of a message: the same two, in the same form, as in HTTP (`guards.http.headers`). Pure.
 
 Buses disagree about what headers are. Read are mappings and lists of pairs, with names and values as text or bytes, so
 those of NATS, Kafka, AMQP and the fields of a Redis stream entry. Written is a dict of text, which NATS and AMQP take

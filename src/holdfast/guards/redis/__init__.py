@@ -5,7 +5,7 @@
         entry.hset({"total": int(entry.fields[b"total"]) + 5})   # refused unless the key still carries this fence
 
 Promises: each step is one script, so check and write are one. The fence of a key lives in a side key of the same hash
-slot (`rediskeys`), on a cluster too, and has no expiry: it outlives the data's deletion and the data's time to live. A
+slot (`fence_keys`), on a cluster too, and has no expiry: it outlives the data's deletion and the data's time to live. A
 refusal changes nothing, and neither does data of the wrong type. After a script was forgotten (restart, failover,
 SCRIPT FLUSH) it is sent again.
 
@@ -148,7 +148,7 @@ class GuardedKeys(Generic[B_contra]):
         return run_now(self._flow.delete(lease, key, Rule.AT_LEAST))
 
     def publish(self, lease: B_contra, channel: str, message: str) -> int:
-        """Send a message in an envelope with key and fence (`redis_messages`); how many this server handed it to.
+        """Send a message in an envelope with key and fence (`pubsub`); how many this server handed it to.
 
         `FencedOut`, and nothing sent, if a newer holder of the same lock has published on the channel.
         """
@@ -158,7 +158,7 @@ class GuardedKeys(Generic[B_contra]):
         """Open a message that was received; `FencedOut` if a newer holder of its lock has published since.
 
         For commands, which must not be carried out late. Where each message is a fact that stays true,
-        `redis_messages.opened` reads it without that check.
+        `pubsub.opened` reads it without that check.
         """
         return run_now(self._flow.received(channel, data))
 

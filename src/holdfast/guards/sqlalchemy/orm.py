@@ -10,7 +10,7 @@
 Promises: the instance is as the database has it at the moment of registration, also if the session had an older state
 of it; what is flushed, in the section, is refused unless the row still carries the section's fence (`FencedOut`, or
 `NotEntered` after a rollback), and a commit in the middle only means that this is checked again. What is changed after
-the section, or without one, is not flushed at all (`Unfenced`, see `sqlalchemy_watch`).
+the section, or without one, is not flushed at all (`Unfenced`, see `session_events`).
 
 Subclasses in the same table have guards of their own or use that of the base class; those with tables of their own use
 that of the base class, whose table has the fence.

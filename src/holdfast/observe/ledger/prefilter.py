@@ -2,7 +2,7 @@
 
 Nearly all lines of a ledger are grants and the ends of grants, and nearly all keys are ordinary
 (`core.history.prefilter`): to know that, when, which key, which fence is enough. So the usual lines are taken apart by
-one pattern that knows their exact form, and no record is made of them; everything else goes through `ledger_lines`, as
+one pattern that knows their exact form, and no record is made of them; everything else goes through `codec`, as
 ever. Of each record 29 bytes are kept: when, which key, the fence, what it means to the sweep, and where it stands in
 the files, so that those that matter can be fetched.
 

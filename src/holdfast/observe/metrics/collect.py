@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final, Protocol
 
 from holdfast.errors import BadInput
-from holdfast.guards.refusals import REFUSALS
+from holdfast.guards.admission import REFUSALS
 from holdfast.observe.metrics.samples import MetricSample, samples, together
 from holdfast.observe.metrics.table import MetricKind
 from holdfast.runtime.lease_manager import LeaseManager

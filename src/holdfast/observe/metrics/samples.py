@@ -1,6 +1,6 @@
 """From the readings of a process (`core.metric_reading`) to samples of metrics, and the table of metrics as a page.
 
-What there is, is declared in `metric_table`; here is nothing that knows one metric from another.
+All metrics are declared in `observe.metrics.table`; nothing here is specific to one metric.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
     otel.instrument(locks)  # the global meter provider; or meter_provider=…
 
-Names are those of the table (`metric_table`) in OpenTelemetry's manner: `holdfast_lock_wait_seconds` is
+Names are those of the table (`observe.metrics.table`) in OpenTelemetry's manner: `holdfast_lock_wait_seconds` is
 `holdfast.lock.wait` with the unit `s`, `holdfast_lock_granted_total` is `holdfast.lock.granted`. A Prometheus that is
 fed by OpenTelemetry turns them back, so alert rules and dashboards are the same for both. Attributes are the labels of
 the table: families, outcomes, reasons; never a key, an owner or a token.

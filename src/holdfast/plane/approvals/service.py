@@ -59,7 +59,7 @@ from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.rows import job_of
 from holdfast.plane.jobs.rules import End
 from holdfast.plane.jobs.store import JobStore, Writing
-from holdfast.plane.jobs.termination import ending
+from holdfast.plane.jobs.updates import ending
 from holdfast.plane.locks.registry import APPROVAL, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import NotAllowed

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.core.json_size import WRAPPED_MAX
+from holdfast.core.strict_parsers import WRAPPED_MAX
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.http import headers as http_headers

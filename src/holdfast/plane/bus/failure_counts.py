@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
-from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Database, Row
+from holdfast.plane.db.statements import script
 from holdfast.plane.model.records import Message
 from holdfast.types import NS
 

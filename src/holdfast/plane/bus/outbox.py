@@ -27,9 +27,8 @@ from holdfast.errors import BackendError, Closed
 from holdfast.flows.log import Trouble, say
 from holdfast.plane.bus.envelope import rows_of
 from holdfast.plane.db.batcher import Batcher
-from holdfast.plane.db.bulk import put_many
-from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Database, Row, Tx
+from holdfast.plane.db.statements import put_many, script
 from holdfast.plane.model.records import Message
 from holdfast.types import MS, NS
 

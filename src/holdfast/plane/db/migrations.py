@@ -17,10 +17,10 @@ from collections.abc import Collection, Mapping
 from importlib.resources import files
 from typing import Final
 
-from holdfast.errors import BackendError, BadInput, Misconfigured
+from holdfast.errors import BackendError, Misconfigured
 from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.db.read_only import ReadOnlyDatabase, SchemaMissing
-from holdfast.plane.db.statements import split
+from holdfast.plane.db.statements import script, split
 from holdfast.types import NS, check_label
 
 FORMAT: Final = "holdfast-plane"
@@ -47,14 +47,6 @@ INSPECT_NS: Final = 5 * NS
 _SQL: Final = files("holdfast.plane") / "sql"
 _OWN_BEFORE: Final = frozenset((META, "plane_listener"))  # may be there before anything was prepared
 _LOCK: Final = 0x686F6C6466617374  # "holdfast" in ASCII: a number that no other program is likely to lock
-
-
-def script(name: str, dialect: str) -> str:
-    """The script of that name: `<name>_<dialect>.sql` where the dialects differ, else `<name>.sql`."""
-    for path in (_SQL / f"{name}_{dialect}.sql", _SQL / f"{name}.sql"):
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise BadInput("name", f"there is no script {name!r}", "name one of the plane's sql files")
 
 
 class Outgrown(Misconfigured):

@@ -72,7 +72,7 @@ class Tx(Protocol):
 
 
 class SharedTx(Tx, Protocol):
-    """A transaction that leases in the same database can join (`RidesAlong`)."""
+    """A transaction that leases in the same database can join (`core.ports.SharesTransactions`)."""
 
     def step(self, step: Callable[[Any], T]) -> T:
         """Run a step with the connection of the transaction, which the step must not end."""

@@ -5,23 +5,28 @@ comment, a dollar quote, or after a second colon (a cast) is not a place. What o
 (a zero character, a number past 64 bits, NaN, half a surrogate pair) is refused for both, before anything is sent.
 Whole numbers are 64 bits wide in both.
 
+`put_many` runs one statement for many rows. SQLite runs it once for each row without leaving the process. Postgres gets
+all rows in one statement, as a JSON array, because a statement for each of them costs the client more than the server.
+Both mean the same.
+
 Does not promise to understand SQL: nested comments end at the first `*/`, and a slice `a[x:y]` of names needs spaces.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from operator import itemgetter
 from typing import Any, Final
 
-from holdfast.errors import BadInput
-from holdfast.plane.db.ports import Dialect
+from holdfast.errors import BadInput, RowMissing
+from holdfast.plane.db.ports import Dialect, Tx
 
 _BRIEF: Final = """id, tenant, topic, pool, state, attempt, max_attempts, created_ns, updated_ns, version,
     holdfast_fence, run_fence, worker, reason"""
@@ -186,3 +191,28 @@ def sql(name: str) -> str:
     """The statement in the file of that name, with the columns of a job in place of `{outline}` and `{brief}`."""
     text = (_SQL / f"{name}.sql").read_text(encoding="utf-8")
     return text.replace("{outline}", _OUTLINE).replace("{brief}", _BRIEF)
+
+
+@cache
+def script(name: str, dialect: str) -> str:
+    """The script of that name: `<name>_<dialect>.sql` where the dialects differ, else `<name>.sql`."""
+    for path in (_SQL / f"{name}_{dialect}.sql", _SQL / f"{name}.sql"):
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise BadInput("name", f"there is no script {name!r}", "name one of the plane's sql files")
+
+
+async def put_many(tx: Tx, name: str, rows: Sequence[Mapping[str, Any]], *, each: bool = False) -> None:
+    """Put the statement of that name (in Postgres `<name>_many`) for each row; see `Tx.put`.
+
+    `each`: every one of them has to change a row, or it is `RowMissing`, and nothing of the transaction is written.
+    """
+    if not rows:
+        return
+    if tx.dialect == "sqlite":
+        changed = await tx.query_many(script(name, "sqlite"), rows)
+        if each and changed != len(rows):
+            raise RowMissing(f"{changed} rows were written where there should have been {len(rows)}")
+        return
+    text = json.dumps(rows, separators=(",", ":"))
+    await tx.put(script(f"{name}_many", "postgres"), {"rows": text}, rows=len(rows) if each else None)

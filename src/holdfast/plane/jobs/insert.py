@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.plane.db.bulk import put_many
 from holdfast.plane.db.ports import Bus, Tx
-from holdfast.plane.db.statements import sql
+from holdfast.plane.db.statements import put_many, sql
 from holdfast.plane.jobs.rows import about, event_values, job_of, values_of
 from holdfast.plane.model.job_states import InvalidTransition, JobQueue, JobState, Move
 from holdfast.plane.model.messages import pool_channel

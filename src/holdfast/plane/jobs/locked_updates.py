@@ -99,7 +99,7 @@ class LockedChanges:
         return [_answer(each) for each in ends]
 
     async def make(self, wanted: Sequence[tuple[New, Deciding]]) -> list[Changed | Failed]:
-        """Make jobs, each under its lock from its first moment on; see `jobmaking`. What became of each.
+        """Insert jobs, each under its own lock; see `insert_assigned`. One answer each.
 
         Only where the store takes many locks in one request (`many.takes_many`).
         """

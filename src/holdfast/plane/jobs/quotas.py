@@ -1,12 +1,35 @@
-"""How many jobs of a tenant, and of a pool, are with workers: counted in the transaction that moves the job.
+"""Slots of tenants, pools and topics: counted in the transaction that moves a job, however many schedulers there are.
 
-Promises: the counts are those of the states, always; a tenant never has more than its limit, and a pool never more than
-the scheduler said that its workers can take, however many schedulers there are. Does not promise that the workers are
-there: what they can take is what they last said.
+**Tenants and pools.** A counter in a row of each says how many of their jobs are with workers. Promises: the counters
+always match the states of the jobs; a tenant never has more jobs with workers than its limit, nor a pool more than its
+workers have announced. Rows are locked in one order (job, tenant, pool), so that concurrent transactions wait and never
+deadlock.
 
-Rows are locked in one order (job, tenant, pool), so that concurrent transactions wait and never deadlock.
+**Topics with fewer slots than their pool.** A job function can limit how many of its attempts a worker runs at the same
+time (`max_concurrency`). Workers report this limit in their heartbeats; the sum is the number of slots that a pool has
+for the topic. Promises:
 
-Tenants: how many of their jobs are with workers, and how many may be.
+- Schedulers never dispatch a job of such a topic while all slots of the topic are in use. The transaction that
+  dispatches another job counts the jobs with workers from their states, while it holds the row of the pool. So there is
+  no counter that could be wrong.
+- A job that finds no free slot waits in the queue of its topic instead of the queue of its pool. So it delays no other
+  job, and reading the pool queue costs the same however many jobs wait there. When a slot becomes free, the dispatcher
+  takes the next job by priority, age and fair share of tenants (`plane.scheduler.topic_backlog`).
+- A job of any other topic costs nothing extra. The dispatcher decides about it in another transaction than about jobs
+  whose topics are counted. (New jobs that arrive at the same time may share one.)
+- Jobs in the queue of a topic survive their workers. If no worker serves the topic any more, they wait as others do.
+  If the topic has as many slots as its pool by then, they are dispatched. The replayer sees them too.
+
+A job keeps `JobQueue.TOPIC` while it is with workers, and these jobs are counted.
+
+Does not promise that workers are alive: their slots are those of their last heartbeat. Nor that the worker which
+receives a job has a free slot of the topic: workers take messages as they come, so one of several workers may receive
+two. It leaves the second to the others (`WorkerPool`), and after a dozen deliveries it returns the job, as without
+slots of topics (`ReturnedJobs`). Jobs that were dispatched before their topic was limited are not counted. A worker
+that died counts, with its slots, until its last heartbeat expires. Both end automatically; until then a worker without
+a free slot nacks what it receives.
+
+Clock: none.
 """
 
 from __future__ import annotations
@@ -17,13 +40,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.plane.db.bulk import put_many, script
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.db.statements import sql
+from holdfast.plane.db.statements import put_many, script, sql
 from holdfast.plane.model.messages import EVERY_POOL
 from holdfast.plane.model.records import Job, check_whole
 from holdfast.types import check_label
 
+_COUNT: Final = sql("topic_count")
 _MAKE: Final = {"tenant": sql("tenant_make"), "pool": sql("pool_make")}
 
 
@@ -33,6 +56,10 @@ class TenantFull(Exception):
 
 class PoolFull(Exception):
     """The workers of the pool have as many jobs as they can take. Rolls the transaction back; nothing was changed."""
+
+
+class TopicFull(Exception):
+    """All slots of the topic are in use. Nothing was changed."""
 
 
 class Counting:
@@ -112,6 +139,40 @@ class Counting:
                 {"name": name, "shift": shifts[name], "most": most.get(name)} for name in sorted(shifts) if shifts[name]
             ]
             await put_many(tx, f"{kind}_shift", rows, each=bool(most))
+
+
+class TopicCounting:
+    """The counts of one transaction over many jobs."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, str], int] = {}
+        self._waited_for: set[tuple[str, str]] = set()
+
+    async def count(self, tx: Tx, jobs: Sequence[Job]) -> None:
+        """Count the topics of jobs that will go to workers. The transaction holds the rows of their pools from now on.
+
+        A transaction that holds no rows is run again as one that does, because only then the count is reliable.
+        """
+        if jobs and not tx.holds:
+            await tx.query(script("slots_hold", tx.dialect), {"tenants": "[]", "pools": "[]"})
+        for pool, topic in sorted({(job.pool, job.topic) for job in jobs}):
+            [row] = await tx.query(_COUNT, {"pool": pool, "topic": topic})
+            self._running[pool, topic] = row["running"]
+            if row["waiting"]:
+                self._waited_for.add((pool, topic))
+
+    def check(self, job: Job, places: int | None, *, new: bool = False) -> None:
+        """Raise `TopicFull` if no slot is free, or if a `new` job would overtake jobs that wait."""
+        if places is None:
+            return
+        topic = job.pool, job.topic
+        if self._running[topic] >= places or (new and topic in self._waited_for):
+            raise TopicFull(job.topic)
+
+    def take(self, job: Job, places: int | None) -> None:
+        """Count a job that goes to workers."""
+        if places is not None:
+            self._running[job.pool, job.topic] += 1
 
 
 class Slots:

@@ -28,14 +28,21 @@ from holdfast.errors import BadInput, FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced, carried, granted
 from holdfast.plane.db.batcher import Batcher, Failed, answered
-from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Bus, Database, Tx
-from holdfast.plane.db.statements import sql
+from holdfast.plane.db.statements import script, sql
 from holdfast.plane.jobs.insert import Entry, New, new_job, submit_many, submit_one
-from holdfast.plane.jobs.insert_assigned import make_many
 from holdfast.plane.jobs.quotas import PoolFull, Slots, TenantFull
 from holdfast.plane.jobs.rows import event_of, job_of
-from holdfast.plane.jobs.updates import Changed, Ended, FencedUpdate, UpdateRequest, UpdateResult, Writing, change_many
+from holdfast.plane.jobs.updates import (
+    Changed,
+    FencedUpdate,
+    UpdateOutcome,
+    UpdateRequest,
+    UpdateResult,
+    Writing,
+    insert_assigned,
+    update_many,
+)
 from holdfast.plane.locks.registry import SCHEDULER_JOB, LockFamily
 from holdfast.plane.model.job_states import WITH_WORKERS, InvalidTransition, JobState, duplicate_end
 from holdfast.plane.model.records import Job, JobEvent, Message, Submission, check_id
@@ -51,7 +58,7 @@ class _Within(NamedTuple):
     """The outcome of one update. `Busy`: another holder has its lock."""
 
     fence: int | Busy
-    outcome: Ended
+    outcome: UpdateOutcome
 
 
 class JobStore:
@@ -181,7 +188,7 @@ class JobStore:
         fence, now_ns = presented.checked_fence, self.clock.now().wall
 
         try:
-            outcome: Ended = await self._updates.ask(FencedUpdate(job_id, fence, now_ns, decide))
+            outcome: UpdateOutcome = await self._updates.ask(FencedUpdate(job_id, fence, now_ns, decide))
         except InvalidTransition as refused:
             outcome = Failed(refused)
         ended = self._ended(presented, outcome)
@@ -214,7 +221,9 @@ class JobStore:
                 presented.append(shown)
             except Exception as error:  # noqa: BLE001 - an error of one request is its own result
                 presented.append(Failed(error))
-        outcomes: Sequence[Ended] = await answered(partial(self._change, counted=counted), admitted) if admitted else ()
+        outcomes: Sequence[UpdateOutcome] = (
+            await answered(partial(self._change, counted=counted), admitted) if admitted else ()
+        )
         rest = iter(outcomes)
         return [each if isinstance(each, Failed) else self._result(each, next(rest)) for each in presented]
 
@@ -257,11 +266,11 @@ class JobStore:
         self._count_ends([each.outcome for each in found])
         return found
 
-    def _result(self, presented: Presented, outcome: Ended) -> UpdateResult | Failed:
+    def _result(self, presented: Presented, outcome: UpdateOutcome) -> UpdateResult | Failed:
         ended = self._ended(presented, outcome)
         return ended if isinstance(ended, Failed) else UpdateResult(presented.checked_fence, ended)
 
-    def _ended(self, presented: Presented, outcome: Ended) -> Changed | Failed:
+    def _ended(self, presented: Presented, outcome: UpdateOutcome) -> Changed | Failed:
         """What became of one change, with the admission told of it."""
         if isinstance(outcome, Failed):
             if isinstance(outcome.error, InvalidTransition):
@@ -277,7 +286,7 @@ class JobStore:
             self.slots.freed(changed.before.pool)
         return changed
 
-    async def _change(self, wanted: Sequence[FencedUpdate], *, counted: bool = False) -> Sequence[Ended]:
+    async def _change(self, wanted: Sequence[FencedUpdate], *, counted: bool = False) -> Sequence[UpdateOutcome]:
         if ARMED:
             await areach("plane.job.change")
         ends = await self.database.write(lambda tx: self._work(tx, wanted, counted=counted), checked=True)
@@ -286,11 +295,11 @@ class JobStore:
         self._count_ends(ends)
         return ends
 
-    async def _work(self, tx: Tx, wanted: Sequence[FencedUpdate], *, counted: bool = False) -> list[Ended]:
+    async def _work(self, tx: Tx, wanted: Sequence[FencedUpdate], *, counted: bool = False) -> list[UpdateOutcome]:
         """Change jobs that are there, or make those that are not: never some of each."""
         if wanted[0].new is not None:
-            return await make_many(tx, self._bus, self.slots, wanted)
-        return await change_many(tx, self._bus, self.slots, wanted, counted=counted)
+            return await insert_assigned(tx, self._bus, self.slots, wanted)
+        return await update_many(tx, self._bus, self.slots, wanted, counted=counted)
 
     async def _admit(self, lease: Fenced, job_id: str, rule: Rule) -> Presented:
         async def seen() -> int | None:
@@ -299,7 +308,7 @@ class JobStore:
 
         return await self._admission.admit(lease, f"job {job_id}", rule, seen, {"job": job_id})
 
-    def _count_ends(self, ends: Sequence[Ended]) -> None:
+    def _count_ends(self, ends: Sequence[UpdateOutcome]) -> None:
         for each in ends:
             if isinstance(each, Failed) and isinstance(each.error, InvalidTransition):
                 self._count_end(each.error)

@@ -3,9 +3,20 @@
 Promises: each update has its own result. A stale fence, a move that the table of states does not allow, or a tenant,
 pool or topic without a free slot refuses this update and no other. Each row is written by a statement that checks
 version and fence, and each count by one that checks the limit; if one of them is not written, none is. So rows need not
-be locked from reading to writing (`Tx.holds`), unless the jobs of a topic have to be counted (`topic_limits`). Rows are
+be locked from reading to writing (`Tx.holds`), unless the jobs of a topic have to be counted (`quotas`). Rows are
 locked in one order (jobs by id, tenants by name, pools by name), so that transactions over the same rows wait for each
 other and never deadlock.
+
+**New jobs** (`UpdateRequest.new`) are inserted and dispatched by the same write, if a slot is free and no other job
+waits for it (`insert_assigned`). Promises: the result is the same as after inserting and then dispatching: the same
+rows, history, message and limits. A job without a free slot is inserted and waits in its queue. So is every job of a
+pool or topic in whose queue other jobs wait, because older jobs go first. If a row with the id exists, it is
+`RowExists`, and nothing was inserted. On Postgres it is one statement that reads nothing before: it assumes that slots
+are free, and writes nothing if they are not. Then, or if slots of a topic have to be counted, it is run again in a
+transaction that reads first.
+
+**Ends.** Results, cancellations and time limits all end jobs with `ending`: one write for the terminal state, the
+messages about it, and a dead letter where one is due.
 
 Clock: none; the caller passes the time of the update.
 """
@@ -13,7 +24,7 @@ Clock: none; the caller passes the time of the update.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -22,14 +33,14 @@ from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Stale, accept
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.plane.db.batcher import Failed
-from holdfast.plane.db.bulk import put_many, script
 from holdfast.plane.db.ports import Bus, Tx
-from holdfast.plane.db.statements import sql
-from holdfast.plane.jobs.insert import New
-from holdfast.plane.jobs.quotas import Counting, PoolFull, Slots, TenantFull
+from holdfast.plane.db.statements import put_many, script, sql
+from holdfast.plane.jobs.insert import New, first_event
+from holdfast.plane.jobs.quotas import Counting, PoolFull, Slots, TenantFull, TopicCounting, TopicFull
 from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_values, requeued
-from holdfast.plane.jobs.topic_limits import TopicCounting, TopicFull
-from holdfast.plane.model.job_states import WITH_WORKERS, JobQueue, Move, move
+from holdfast.plane.jobs.rules import Code, End, Look
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import WITH_WORKERS, JobQueue, JobState, Move, move
 from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Change, Job, Message
 from holdfast.types import Busy
@@ -97,7 +108,7 @@ class FencedUpdate(NamedTuple):
     new: New | None = None
 
 
-Ended: TypeAlias = Outcome[tuple[Changed, bool]] | Failed
+UpdateOutcome: TypeAlias = Outcome[tuple[Changed, bool]] | Failed
 """The outcome of one update; the truth value: whether a slot of the workers has become free."""
 
 
@@ -163,9 +174,9 @@ class _Sheet:
             await bus.stage(tx, self.messages)
 
 
-async def change_many(
+async def update_many(
     tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[FencedUpdate], *, counted: bool = False
-) -> list[Ended]:
+) -> list[UpdateOutcome]:
     """Update different jobs. One result per update, in their order.
 
     `counted`: most jobs will go to workers, so the counts are read with the jobs.
@@ -177,7 +188,7 @@ async def change_many(
     if counted:
         counting.seen(rows)
     jobs = {row["id"]: job_of(row) for row in rows}
-    ends: list[Ended] = []
+    ends: list[UpdateOutcome] = []
     plans: list[Planned] = []
     for at, each in enumerate(wanted):
         found = judged(jobs.get(each.job), each, at)
@@ -218,7 +229,7 @@ def _count(tx: Tx, counting: Counting, topics: TopicCounting, slots: Slots, plan
             tx.notify(pool_channel(plan.after.pool))
 
 
-def judged(before: Job | None, wanted: FencedUpdate, at: int) -> Ended | Planned:
+def judged(before: Job | None, wanted: FencedUpdate, at: int) -> UpdateOutcome | Planned:
     """The result of an update, as far as it depends on the job alone."""
     if before is None:
         return Absent()
@@ -281,3 +292,124 @@ def moves(job: Job, changes: Sequence[Change]) -> list[Move]:
         made.append(move(state, change.after, attempt, taken_back=change.taken_back))
         state, attempt = made[-1].after, made[-1].attempt
     return made
+
+
+async def insert_assigned(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[FencedUpdate]) -> list[UpdateOutcome]:
+    """Insert jobs, each under the fence of its own lock. Per job: `after` is with workers, or equals `before`."""
+    counting, topics = Counting(slots.slots), TopicCounting()
+    news = [each.new for each in wanted if each.new is not None]
+    jobs = [new.job() for new in news]
+    if tx.holds:
+        await counting.hold(tx, jobs)
+    else:
+        pools = sorted({job.pool for job in jobs})  # no job waits in any of them, or nothing is written
+        await tx.put(script("queue_empty", tx.dialect), {"pools": json.dumps(pools)}, rows=len(pools))
+        counting.assume(jobs)
+    verdicts = [judged(job, each, at) for at, (each, job) in enumerate(zip(wanted, jobs, strict=True))]
+    await topics.count(tx, [found.after for found in verdicts if isinstance(found, Planned) and found.scarce])
+    rows: list[Mapping[str, Any]] = []
+    events: list[Mapping[str, Any]] = []
+    messages: list[Message] = []
+    ends: list[UpdateOutcome] = []
+    for each, new, job, found in zip(wanted, news, jobs, verdicts, strict=True):
+        if isinstance(found, Failed):
+            ends.append(found)
+            continue
+        events.append(first_event(job))
+        if not isinstance(found, Planned) or counting.crowded(job.pool) or not _counted(counting, topics, found):
+            new.notify(tx)
+            rows.append(new.values)
+            ends.append(Accepted((Changed(job, job), False)))
+            continue
+        rows.append(_going(new, found.after))
+        events += (
+            event_values(found.after, step, made, each.fence, change.actor, change.reason)
+            for step, (change, made) in enumerate(zip(found.writing.changes, found.steps, strict=True))
+        )
+        messages += found.told()
+        ends.append(Accepted((Changed(job, found.after), False)))
+    await put_many(tx, "job_make", rows)
+    await counting.write(tx)
+    await put_many(tx, "event_insert", events)
+    if messages:
+        await bus.stage(tx, messages)
+    return ends
+
+
+def _counted(counting: Counting, topics: TopicCounting, plan: Planned) -> bool:
+    """Take a slot of the workers, if the job goes there and a slot is free."""
+    if plan.shift <= 0 or plan.after.pool != plan.before.pool or plan.writing.also is not None:
+        return False
+    try:
+        topics.check(plan.after, plan.writing.topic_places, new=True)
+        counting.take(plan.after, plan.writing.capacity)
+    except (TenantFull, PoolFull, TopicFull):
+        return False
+    topics.take(plan.after, plan.writing.topic_places)
+    return True
+
+
+def _going(new: New, after: Job) -> Mapping[str, Any]:
+    """The row of a job that is inserted as dispatched."""
+    return {
+        **new.values,
+        "state": str(after.state),
+        "attempt": after.attempt,
+        "updated_ns": after.updated_ns,
+        "version": after.version,
+        "not_before_ns": after.not_before_ns,
+        "queue": str(after.queue),
+        "holdfast_fence": after.fence,
+    }
+
+
+def look_of(job: Job) -> Look:
+    """The fields of a job that a decision needs."""
+    taken_back = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK
+    return Look(job.state, job.attempt, job.max_attempts, job.not_before_ns, job.deadline_ns, taken_back, job.queue)
+
+
+def ending(
+    job: Job,
+    end: End,
+    fence: CarriedFence,
+    *,
+    actor: str,
+    result: Any = None,
+    worker: str | None = None,
+    run_fence: int | None = None,
+) -> Writing:
+    """End a job. A worker that has it is told to stop, unless it reported the end itself (`worker`)."""
+    change = Change(
+        end.state,
+        reason=end.reason or None,
+        code=None if end.code is None else str(end.code),
+        result=result,
+        worker=worker,
+        run_fence=run_fence,
+        actor=actor,
+    )
+
+    def tell(after: Job) -> Sequence[Message]:
+        told = over(after, fence)
+        if worker is None and job.worker is not None and job.state in WITH_WORKERS:
+            told.append(stop_for(after, job.worker, job.attempt, job.run_fence, end.reason))
+        return told
+
+    # What a failed step means is decided, retried and shown by its run: it needs no dead letter of its own.
+    return Writing([change], tell, dead=end.dead and subjects.RUN_LABEL not in job.labels)
+
+
+def over(job: Job, fence: CarriedFence) -> list[Message]:
+    """The messages about a finished job: to all subscribers, and to the run whose step it is."""
+    told = [subjects.done(job, fence)]
+    if subjects.RUN_LABEL in job.labels:
+        told.append(subjects.step_over(job, fence))
+    return told
+
+
+def stop_for(job: Job, worker: str, attempt: int, run_fence: int | None, reason: str) -> Message:
+    """Tell one worker to stop one attempt. Told again for another run of it, the message is another one."""
+    message = subjects.stop(job, worker, reason)
+    body = {**message.body, "attempt": attempt, "run_fence": run_fence}
+    return replace(message, id=f"{subjects.STOP}:{job.id}:{attempt}:{worker}:{run_fence or 0}", body=body)

@@ -1,4 +1,4 @@
-"""The lock of one job, as every handler of the scheduler takes it. See `itemlock` for what it promises.
+"""The lock of one job. Every handler of the scheduler acquires it. Promises: those of `item_lock`.
 
     async with job_lock(locks, job_id, delays) as lease: ...
 

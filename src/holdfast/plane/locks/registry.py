@@ -6,7 +6,7 @@ its family and the ids in its name, never by a literal:
     async with families.SCHEDULER_JOB.lock(locks, job="42").acquire(): ...
 
 Keys are declared under the default prefix (`core.name_prefixes`). A plane may choose another one (`names.keys`): then
-its parts take their locks from the families that `family_settings` makes of these.
+its components use the families that `plane.settings.lock_times` derives from these.
 """
 
 from __future__ import annotations

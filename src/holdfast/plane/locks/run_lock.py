@@ -1,4 +1,4 @@
-"""The lock of one run, as everything that moves a run takes it. See `itemlock` for what it promises.
+"""The lock of one run. Every component that advances a run acquires it. Promises: those of `item_lock`.
 
     async with run_lock(locks, run_id, risk) as lease: ...
 

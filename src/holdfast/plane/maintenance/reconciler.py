@@ -32,7 +32,7 @@ from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.rules import Code, StateLimits, overdue
 from holdfast.plane.jobs.store import JobStore, Writing
-from holdfast.plane.jobs.termination import ending, look_of
+from holdfast.plane.jobs.updates import ending, look_of
 from holdfast.plane.locks.job_lock import JobLockStatistics, job_lock
 from holdfast.plane.locks.registry import RECONCILER, RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.loops.cadence import Mode

@@ -1,22 +1,25 @@
-"""Every message of the plane: its subject, who consumes it, what it says, and the id under which it is one message.
+"""Every message of the plane: its subject, its consumers, its body and its id; and the assignment, which is read back.
 
-An id names the cause: submitting job 42 is one cause however often it is published; dispatching its second attempt is
-another than dispatching its first. So a bus may drop what it has seen under an id, and never drops what is new. The
-id of a job is free when the job is forgotten, and may be used again: so whatever is said of a job says when that one
-was made (`made_ns`; 0: not known), and the id of a message has that in it, or a fence, which never comes again. So is
-that of a run.
+The id of a message names its cause. Submitting job 42 is one cause, however often it is published; dispatching its
+second attempt is another cause than dispatching its first. So a bus may drop a message whose id it has seen.
+
+The id of a job can be used again when the job was deleted. So a message about a job contains the creation time of the
+job (`made_ns`; 0: unknown), and the id of the message contains that time, or a fence, which is never used twice. The
+same holds for runs. Pure.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.model.job_states import JobQueue, JobState
-from holdfast.plane.model.records import Job, Message
+from holdfast.plane.model.records import Job, Message, check_id, check_whole
+from holdfast.types import check_label
 
 EVERY_POOL: Final = "pools"
 """The channel that notifies dispatchers to read every pool."""
@@ -29,7 +32,7 @@ DONE: Final = "job.done"  # the scheduler has written a terminal state: the only
 WORK: Final = "work"  # work.<pool>.<topic>: attempts for the workers of a pool that serve the topic (`work_subject`)
 STOP: Final = "stop"  # stop.<worker>: a worker should stop an attempt; lost ones do no harm, the lease ends it too
 
-RUN_LOOK: Final = "run.look"  # a run was made, or its time has come
+RUN_LOOK: Final = "run.look"  # the engine should advance a run: it is new, or a time of it has come
 RUN_RESULT: Final = "run.result"  # a job of a run is over, as the scheduler has written it
 RUN_CHILD: Final = "run.child"  # a run that another run's step had started is over
 RUN_CANCEL: Final = "run.cancel"  # a caller requests the end of a run
@@ -88,7 +91,7 @@ def stop_subject(worker: str) -> str:
 def submitted(job: str = "{job}", *, again: str = "{made_ns}") -> Message:
     """The scheduler should decide about a job. `again` names a repetition, so that it is not dropped as a duplicate.
 
-    The first has the time when the job was made, which is filled in with its id (`jobrows.about`).
+    The first has the time when the job was made, which is filled in with its id (`jobs.rows.about`).
     """
     identity = f"{SUBMIT}:{job}:{again}"
     return Message(identity, SUBMIT, {"job": job}, key="" if job == "{job}" else job)
@@ -112,7 +115,7 @@ def dispatched(job: Job, fence: CarriedFence, *, by_topic: bool = True) -> Messa
         "trace": job.trace,
         "at_ns": job.updated_ns,  # a worker that receives it much later checks whether it is still wanted
     }
-    if job.queue is JobQueue.TOPIC:  # one of the workers has a slot of its topic for it (`topic_limits`)
+    if job.queue is JobQueue.TOPIC:  # one of the workers has a slot of its topic for it (`quotas`)
         body["counted"] = True
     identity = f"{WORK}:{job.id}:{job.attempt}:{fence.fence}"
     subject = work_subject(job.pool, job.topic if by_topic else None)
@@ -164,7 +167,7 @@ def stop(job: Job, worker: str, reason: str) -> Message:
 
 
 def look_at_run(run: str, risk: str, *, again: str = "", not_before_ns: int = 0) -> Message:
-    """A run is to be looked at. `again` names the occasion, so that it is not taken for the first look."""
+    """The engine should advance a run. `again` names a repetition, so that it is not dropped as a duplicate."""
     identity = f"{RUN_LOOK}:{run}:{again}" if again else f"{RUN_LOOK}:{run}"
     return Message(identity, RUN_LOOK, {"run": run, "risk": risk}, run, not_before_ns=not_before_ns)
 
@@ -188,7 +191,7 @@ def step_over(job: Job, fence: CarriedFence | None) -> Message:
 def step_refused(
     run: str, risk: str, thing: str, reason: str, state: JobState = JobState.FAILED, *, made_ns: int
 ) -> Message:
-    """What a step wanted done cannot be done, ever; `DENIED`: may not. `made_ns`: when its run was made."""
+    """An effect of a step is impossible (`FAILED`) or not allowed (`DENIED`). `made_ns`: when its run was made."""
     body = {"run": run, "risk": risk, "job": thing, "state": str(state), "reason": reason, "code": "refused"}
     return Message(f"{RUN_RESULT}:{thing}:refused:{made_ns}", RUN_RESULT, body, run)
 
@@ -238,10 +241,68 @@ def requesters_in(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def pool_channel(pool: str) -> str:
-    """Where it rings when a place in a pool may have become free, or a worker has come."""
+    """The channel that notifies dispatchers when a slot of a pool may be free, or a worker has joined."""
     return f"pool:{pool}"
 
 
 def own_key(job: str) -> str:
     """The idempotency key of a job of a run."""
     return f"wf:{job}"
+
+
+_FAR = 1 << 63
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Assignment:
+    """One attempt of one job, as a scheduler dispatches it to a worker. Receivers do not change it."""
+
+    job: str
+    attempt: int
+    topic: str
+    tenant: str
+    payload: Any
+    timeout_ns: int | None = None  # how long it may run
+    deadline_ns: int | None = None  # wall clock
+    labels: Mapping[str, str] = field(default_factory=dict)
+    trace: str = ""
+    at_ns: int = 0  # when it was dispatched; wall clock
+    made_ns: int = 0  # creation time of its job: a later job may have the same id
+    counted: bool = False  # a worker of the pool has a slot of its topic, as far as the scheduler knows
+    fence: int | None = None  # of the job's lock when it was dispatched; dispatched again, it has a higher one
+
+    @property
+    def name(self) -> tuple[str, int, int]:
+        """Identifies it among all attempts, also among those of an earlier job with the same id."""
+        return self.job, self.made_ns, self.attempt
+
+
+def assignment_of(message: Message) -> Assignment:
+    """The assignment in a message, or `BadInput`: then no worker can read it."""
+    body = message.body
+    try:
+        return Assignment(
+            check_id("job", body["job"]),
+            check_whole("attempt", body["attempt"], 0, _FAR),
+            check_label("topic", body["topic"]),
+            check_label("tenant", body["tenant"]),
+            body["payload"],
+            _time("timeout_ns", body.get("timeout_ns")),
+            _time("deadline_ns", body.get("deadline_ns")),
+            dict(body.get("labels") or {}),
+            str(body.get("trace") or ""),
+            check_whole("at_ns", body.get("at_ns", 0), 0, _FAR),
+            check_whole("made_ns", body.get("made_ns", 0), 0, _FAR),
+            bool(body.get("counted")),
+            None if message.fence is None else message.fence.fence,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(
+            "message", f"{message.id} is not an attempt ({error!r})", "send what dispatched() makes"
+        ) from None
+
+
+def _time(name: str, value: object) -> int | None:
+    return None if value is None else check_whole(name, value, -_FAR, _FAR)

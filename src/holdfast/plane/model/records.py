@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.json_size import DEPTH_MAX, deeper, unstorable
+from holdfast.core.strict_parsers import DEPTH_MAX, deeper, unstorable
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.model.job_states import JobQueue, JobState

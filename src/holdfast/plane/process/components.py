@@ -221,7 +221,7 @@ async def make_tables(settings: Settings) -> None:
 
 
 async def note_bus(settings: Settings) -> tuple[str | None, str]:
-    """Switch the plane to the bus that the settings name; see `chosen_bus.switch_bus`."""
+    """Switch the plane to the bus that the settings name; see `plane.bus.registered_bus`."""
     await make_tables(settings)
     database = open_database(settings.database_url)
     try:
@@ -231,7 +231,7 @@ async def note_bus(settings: Settings) -> tuple[str | None, str]:
 
 
 async def note_keys(settings: Settings) -> tuple[str | None, str]:
-    """Switch the plane to the key prefix that the settings name; see `chosen_keys.switch_keys`."""
+    """Switch the plane to the key prefix that the settings name; see `plane.settings.key_prefix`."""
     await make_tables(settings)
     prefix = settings.names.keys
     async with aio.connect(settings.lease_url, service="plane") as locks:

@@ -24,7 +24,7 @@ from typing import Final
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.errors import HoldfastError
 from holdfast.flows.log import Trouble, say
-from holdfast.guards.refusals import REFUSALS
+from holdfast.guards.admission import REFUSALS
 from holdfast.plane.db.migrations import Outgrown
 from holdfast.plane.locks import registry as families
 from holdfast.plane.process import metrics as readings

@@ -3,7 +3,7 @@
 Promises:
 
 - Tenants take turns. Within a tenant the highest priority goes first, then the oldest job. A job that cannot go does
-  not delay those behind it, nor does a topic that has fewer slots than the pool (`topic_limits`).
+  not delay those behind it, nor does a topic that has fewer slots than the pool (`quotas`).
 - The process that frees a slot fills it: the scheduler that writes a result dispatches the next job, and others are not
   notified. If that process has no scheduler (a time limit, a cancellation), or a worker joins, the pool is notified.
   Every dispatcher also polls about once a second, for lost notifications and schedulers that died.

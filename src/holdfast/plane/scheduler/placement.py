@@ -5,7 +5,7 @@ never marked as dispatched without its message, nor sent without being marked, a
 Placing a job twice changes nothing. A job that cannot go now waits where it will be found:
 
 - in the queue of the pool whose workers serve its topic, if it waits for a slot of the pool;
-- in the queue of its topic (`topic_limits`), if it waits for a slot of the topic, or for a worker that serves it;
+- in the queue of its topic (`quotas`), if it waits for a slot of the topic, or for a worker that serves it;
 - with a delayed message, if it waits for a time.
 
 Clock: the wall clock, for time limits only.
@@ -27,16 +27,15 @@ from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import RetryLater
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.db.batcher import Failed
-from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Row, Tx
+from holdfast.plane.db.statements import script
 from holdfast.plane.fleet.registry import View, Workers
 from holdfast.plane.jobs.insert import New
 from holdfast.plane.jobs.locked_updates import Deciding, LockedChanges
-from holdfast.plane.jobs.quotas import PoolFull, TenantFull
+from holdfast.plane.jobs.quotas import PoolFull, TenantFull, TopicFull
 from holdfast.plane.jobs.rules import Code, Dispatch, End, Later, Nothing, decide
 from holdfast.plane.jobs.store import Changed, JobStore, Writing
-from holdfast.plane.jobs.termination import ending, look_of
-from holdfast.plane.jobs.topic_limits import TopicFull
+from holdfast.plane.jobs.updates import ending, look_of
 from holdfast.plane.locks.job_lock import JobLockStatistics
 from holdfast.plane.locks.registry import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects

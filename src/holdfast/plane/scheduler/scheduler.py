@@ -48,7 +48,7 @@ from holdfast.plane.jobs.rules import (
     standing_of_start,
 )
 from holdfast.plane.jobs.store import Changed, JobStore, Writing
-from holdfast.plane.jobs.termination import ending, look_of, stop_for
+from holdfast.plane.jobs.updates import ending, look_of, stop_for
 from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobQueue, JobState

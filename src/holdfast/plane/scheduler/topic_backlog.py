@@ -22,9 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.db.statements import sql
+from holdfast.plane.db.statements import script, sql
 from holdfast.plane.scheduler.fair_share import TenantQueue, select_jobs
 
 TENANTS: Final = 64  # of each topic, read in one query

@@ -3,7 +3,7 @@
 Promises: each submission is checked alone and gets its own answer, in order. Jobs that the approval rules allow are
 inserted in one transaction; each job that needs approval is inserted in a transaction of its own, with its approval. A
 job that is ready needs no message: it is in the queue that dispatchers read, or in its topic's queue if the topic has
-fewer slots than its pool (`topic_limits`). A job with a start time, or without a worker that serves its topic, is
+fewer slots than its pool (`quotas`). A job with a start time, or without a worker that serves its topic, is
 announced to the scheduler.
 """
 

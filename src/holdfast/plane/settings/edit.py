@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.core.strict_parsers import NotToml, toml_of
 from holdfast.errors import BadInput
 from holdfast.plane.settings.toml_positions import TomlForm, TomlPosition, positions
 from holdfast.runtime.durable_files import PRIVATE, replace_file
-from holdfast.runtime.strict_parsers import NotToml, toml_of
 
 KEPT: Final = ".before"
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from holdfast.core.strict_parsers import NotToml, toml_of
 from holdfast.errors import BadInput
 from holdfast.plane.settings import consistency
 from holdfast.plane.settings.settings import FILE, KEYS, PREFIX, SECTIONS, Key, Origin, Settings
 from holdfast.plane.settings.toml_positions import positions
-from holdfast.runtime.strict_parsers import NotToml, toml_of
 
 CONFIG_VARIABLE: Final = f"{PREFIX}_CONFIG"
 FILE_BYTES_MAX: Final = 1_000_000

@@ -12,10 +12,10 @@ from typing import Any, Final, Protocol
 
 from holdfast.core.duration_text import parse_duration_ns
 from holdfast.core.lease.error_policy import OnError, parse_policy
+from holdfast.core.strict_parsers import NotJson, json_of
 from holdfast.errors import BadInput
 from holdfast.plane.approvals.rules import ApprovalRules, parse_rules
 from holdfast.plane.model.records import check_name, check_text, check_whole
-from holdfast.runtime.strict_parsers import NotJson, json_of
 from holdfast.stores.registry import redacted
 from holdfast.types import NS
 

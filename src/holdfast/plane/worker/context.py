@@ -22,8 +22,7 @@ from holdfast.flows.log import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.leases.sync.lease import Lost
 from holdfast.plane.jobs.progress import Progress, Report
-from holdfast.plane.model.assignment import Assignment
-from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, step_attempt
+from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, Assignment, step_attempt
 from holdfast.plane.model.records import check_text
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
@@ -168,7 +167,7 @@ class AnyContext:
 
     def __init__(
         self,
-        order: Assignment,
+        assignment: Assignment,
         lease: Lease,
         worker: str,
         clock: Clock,
@@ -177,7 +176,7 @@ class AnyContext:
         report: Callable[[Report], None] | None = None,
     ) -> None:
         """`report` stores progress, from any thread; None: nothing does."""
-        self._order = order
+        self._assignment = assignment
         self._held = lease
         self._clock = clock
         self._since = since
@@ -192,54 +191,59 @@ class AnyContext:
     @cached_property
     def log(self) -> JobLog:
         """A logger whose lines say which attempt they are about."""
-        order = self._order
-        about = {"job": order.job, "attempt": order.attempt, "tenant": order.tenant, "topic": order.topic}
+        assignment = self._assignment
+        about = {
+            "job": assignment.job,
+            "attempt": assignment.attempt,
+            "tenant": assignment.tenant,
+            "topic": assignment.topic,
+        }
         return JobLog(_log, {**about, "fence": self._held.fence})
 
     @property
     def job(self) -> str:
         """The id of the job."""
-        return self._order.job
+        return self._assignment.job
 
     @property
     def attempt(self) -> int:
         """Which attempt this is, from 1; in a workflow, which attempt of the step."""
-        return step_attempt(self._order.job, self._order.labels) or self._order.attempt
+        return step_attempt(self._assignment.job, self._assignment.labels) or self._assignment.attempt
 
     @property
     def run(self) -> str | None:
         """The id of the workflow run whose step this job is; None: it is a job of its own."""
-        return self._order.labels.get(RUN_LABEL)
+        return self._assignment.labels.get(RUN_LABEL)
 
     @property
     def step(self) -> str | None:
         """The step of that run, `pay` or in a fan-out `pay[3]`."""
-        return self._order.labels.get(STEP_LABEL)
+        return self._assignment.labels.get(STEP_LABEL)
 
     @property
     def idempotency_key(self) -> str:
         """The same for all attempts of a job, or of a step of a run: names an effect that must happen once."""
-        return f"{self.run}:{self.step}" if self.run and self.step else self._order.job
+        return f"{self.run}:{self.step}" if self.run and self.step else self._assignment.job
 
     @property
     def tenant(self) -> str:
         """Whose job it is."""
-        return self._order.tenant
+        return self._assignment.tenant
 
     @property
     def topic(self) -> str:
         """What kind of job it is."""
-        return self._order.topic
+        return self._assignment.topic
 
     @property
     def labels(self) -> Mapping[str, str]:
         """What its submitter attached to it."""
-        return MappingProxyType(dict(self._order.labels))
+        return MappingProxyType(dict(self._assignment.labels))
 
     @property
     def trace(self) -> str:
         """The trace that it belongs to, or nothing."""
-        return self._order.trace
+        return self._assignment.trace
 
     @property
     def fence(self) -> int:
@@ -281,9 +285,9 @@ class AnyContext:
         self._held.progress()
         self._progressed = now = self._clock.now()
         if self._report is not None:
-            order = self._order
-            progress = Progress(order.attempt, self._held.fence, now.wall, self.fraction, self.note)
-            self._report(Report(order.job, order.made_ns, progress))
+            assignment = self._assignment
+            progress = Progress(assignment.attempt, self._held.fence, now.wall, self.fraction, self.note)
+            self._report(Report(assignment.job, assignment.made_ns, progress))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.job!r} attempt={self.attempt} fence={self.fence}>"

@@ -35,15 +35,14 @@ import asyncio
 import logging
 from typing import Final, NamedTuple, Protocol
 
-from holdfast.core.lease.fence_clock import apart
-from holdfast.core.lease.fencing import accepts
+from holdfast.core.lease.fencing import accepts, apart
 from holdfast.errors import BackendError, Timeout
 from holdfast.flows.log import say
 from holdfast.plane.bus.delivery_rules import lost_runs
 from holdfast.plane.db.ports import Database, Row
 from holdfast.plane.db.statements import sql
-from holdfast.plane.model.assignment import Assignment
 from holdfast.plane.model.job_states import WITH_WORKERS, JobState
+from holdfast.plane.model.messages import Assignment
 from holdfast.types import MS, NS
 
 HEARTBEAT: Final = 5.0
@@ -123,9 +122,9 @@ class StalenessCheck(Protocol):
         ...
 
 
-def waited(order: Assignment, fence: int) -> bool:
+def waited(assignment: Assignment, fence: int) -> bool:
     """Whether an attempt has waited for its lease, by the clock of the lease store. `fence`: of that lease."""
-    return order.fence is not None and apart(order.fence, fence, LATE_NS)
+    return assignment.fence is not None and apart(assignment.fence, fence, LATE_NS)
 
 
 async def report_returned(staleness: StalenessCheck, name: tuple[str, int, int], now_ns: int) -> None:

@@ -63,7 +63,7 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model import outcome
-from holdfast.plane.model.assignment import Assignment, order_of
+from holdfast.plane.model.messages import Assignment, assignment_of
 from holdfast.plane.model.outcome import Outcome, Status
 from holdfast.plane.model.records import (
     BRIEF_NS,
@@ -556,29 +556,29 @@ class WorkerPool:
             await self._shared.leases.claimed.leave(delivery.message.key)
 
     async def _handle(self, delivery: Delivery) -> None:
-        shared, order = self._shared, order_of(delivery.message)
+        shared, assignment = self._shared, assignment_of(delivery.message)
         if self.draining:
             shared.statistics.turned_away += 1
             raise RetryLater(0.0, NotHere(f"worker {shared.worker} is ending"))
-        known = shared.finished.get(order.name)
-        if known is not None and await self._repeated(order, known):
+        known = shared.finished.get(assignment.name)
+        if known is not None and await self._repeated(assignment, known):
             return
-        job = self._app.functions.get(order.topic)
+        job = self._app.functions.get(assignment.topic)
         if job is None:
             shared.statistics.refused += 1
-            await self._reject(order, f"worker {shared.worker} does not know {order.topic}")
+            await self._reject(assignment, f"worker {shared.worker} does not know {assignment.topic}")
             return
         if not self._has_slot(job) and not await self._slot_soon(job):
-            if order.counted and delivery.deliveries <= PASSES_MAX:
+            if assignment.counted and delivery.deliveries <= PASSES_MAX:
                 shared.statistics.passed_on += 1
                 delay_ns = PASS_NS + shared.entropy.below(PASS_NS)
-                raise RetryLater(delay_ns / NS, NotHere(f"another worker has a slot for {order.topic}"))
+                raise RetryLater(delay_ns / NS, NotHere(f"another worker has a slot for {assignment.topic}"))
             shared.statistics.full += 1
-            await self._reject(order, f"worker {shared.worker} has no slot for another {order.topic}")
+            await self._reject(assignment, f"worker {shared.worker} has no slot for another {assignment.topic}")
             return
-        late = abs(shared.clock.now().wall - order.at_ns) > LATE_NS  # or the clocks disagree: see `staleness`
+        late = abs(shared.clock.now().wall - assignment.at_ns) > LATE_NS  # or the clocks disagree: see `staleness`
         again = known is not None or delivery.deliveries > 1
-        await self._run(Attempt(shared, order, job, delivery, may_be_over=late or again), job)
+        await self._run(Attempt(shared, assignment, job, delivery, may_be_over=late or again), job)
 
     async def stop(self, delivery: Delivery) -> None:
         """Handle one message on `stop.<worker>`. An attempt that is not here any more needs no stop.
@@ -588,8 +588,8 @@ class WorkerPool:
         body = delivery.message.body
         fence = body.get("run_fence")
         for attempt in self.attempts:
-            order = attempt.order
-            if (order.job, order.attempt) != (body.get("job"), body.get("attempt")):
+            assignment = attempt.assignment
+            if (assignment.job, assignment.attempt) != (body.get("job"), body.get("attempt")):
                 continue
             if fence not in (None, attempt.run_fence):
                 continue
@@ -615,12 +615,12 @@ class WorkerPool:
         """The slots of topics that have fewer than the pool; of a draining worker, the running attempts by topic."""
         most = {topic: self._app.functions[topic].max_concurrency for topic in self._app.topics(self.pool)}
         if self.draining:
-            running = Counter(each.order.topic for each in self.attempts)
+            running = Counter(each.assignment.topic for each in self.attempts)
             return {topic: running[topic] for topic in most}
         fewer = {topic: slots for topic, slots in most.items() if slots is not None and slots < self.slots}
         return {topic: max(0, slots - self._stuck[topic]) for topic, slots in fewer.items()}
 
-    async def _repeated(self, order: Assignment, known: Message) -> bool:
+    async def _repeated(self, assignment: Assignment, known: Message) -> bool:
         """Publish the known result of an attempt again, unless it is stale. False: the attempt must be run again.
 
         That is so when another worker has reported on it since: our result came after that, and does not count any
@@ -632,35 +632,35 @@ class WorkerPool:
         try:
             if shared.staleness is not None and known.fence is not None:
                 now_ns = shared.clock.now().wall
-                found = await shared.staleness.check(order.name, known.fence.fence, now_ns, order.fence)
+                found = await shared.staleness.check(assignment.name, known.fence.fence, now_ns, assignment.fence)
                 if not found.wanted:
                     shared.statistics.outdated += 1
                     return True
                 if found.overtaken:
-                    shared.finished.forget(order.name)
+                    shared.finished.forget(assignment.name)
                     return False
-            await shared.bus.publish([replace(known, id=f"{known.id}:{order.fence or 0}")])
+            await shared.bus.publish([replace(known, id=f"{known.id}:{assignment.fence or 0}")])
         except BackendError as error:
             shared.statistics.unreachable += 1
             raise shared.later(error) from error
         shared.statistics.repeated += 1
         return True
 
-    async def _reject(self, order: Assignment, reason: str) -> None:
+    async def _reject(self, assignment: Assignment, reason: str) -> None:
         """Return an assignment to the scheduler: its job waits for another chance, and loses no attempt.
 
         A nack alone would keep the job with the workers: it would hold a slot of the pool for which others wait, and
         its time limit would go on. It is published under the job's lease, so not about an attempt that another worker
         runs. `RetryLater` if that is not possible now.
         """
-        shared, lock = self._shared, self._shared.lock_of(order.job)
+        shared, lock = self._shared, self._shared.lock_of(assignment.job)
         try:
             lease = await shared.leases.acquire(lock)
             if lease is None:
-                raise shared.later(LockBusy(f"job {order.job} is being run", key=lock.name))
+                raise shared.later(LockBusy(f"job {assignment.job} is being run", key=lock.name))
             try:
                 body = {**Outcome(Status.RETURNED, error=reason, retryable=True).body(), "took_ns": None}
-                await shared.bus.publish([_finished(shared, order, lease, body)])
+                await shared.bus.publish([_finished(shared, assignment, lease, body)])
             finally:
                 await shared.leases.release(lease)
         except BackendError as error:
@@ -684,7 +684,7 @@ class WorkerPool:
             return False
         if job.max_concurrency is None:
             return True
-        running = sum(each.order.topic == job.topic for each in self.attempts)
+        running = sum(each.assignment.topic == job.topic for each in self.attempts)
         return running + self._stuck[job.topic] < job.max_concurrency
 
     async def _slot_soon(self, job: JobFunction) -> bool:
@@ -714,7 +714,9 @@ class WorkerPool:
     def _freed(self, attempt: Attempt, job: JobFunction, _: asyncio.Future[Any]) -> None:
         self._stuck[job.topic] -= 1
         text = "a function that did not stop has ended; its slot is free again"
-        say(_log, logging.WARNING, text, job=attempt.order.job, attempt=attempt.order.attempt, topic=job.topic)
+        say(
+            _log, logging.WARNING, text, job=attempt.assignment.job, attempt=attempt.assignment.attempt, topic=job.topic
+        )
         self._adjust()
         self._announce()
 
@@ -732,13 +734,13 @@ class Attempt:
     """One attempt: acquire the lease, run the function, report the result, release the lease."""
 
     def __init__(
-        self, shared: _Shared, order: Assignment, job: JobFunction, delivery: Delivery, *, may_be_over: bool
+        self, shared: _Shared, assignment: Assignment, job: JobFunction, delivery: Delivery, *, may_be_over: bool
     ) -> None:
         self._shared = shared
         self._job = job
         self._delivery = delivery
         self._may_be_over = may_be_over
-        self.order = order
+        self.assignment = assignment
         self.run_fence: int | None = None  # of its lease, once it has one
         self.context: AnyContext | None = None
         self.execution: Execution | None = None
@@ -770,7 +772,7 @@ class Attempt:
             shared.statistics.given_back += 1
             raise
         finally:
-            shared.statistics.held_for(self.order.topic, elapsed_ns(taken, shared.clock.now()))
+            shared.statistics.held_for(self.assignment.topic, elapsed_ns(taken, shared.clock.now()))
             await shared.leases.release(lease)
         if ARMED:
             await areach("plane.worker.released")
@@ -778,7 +780,7 @@ class Attempt:
     # Before the function.
 
     async def _acquire(self) -> Lease:
-        shared, job = self._shared, self.order.job
+        shared, job = self._shared, self.assignment.job
         family: LockFamily = shared.family  # a test reads from this that the lock is a declared one
         longest_s, stall_s = self._longest_s(), self._stall_s()
         if longest_s is None and stall_s is None:
@@ -799,10 +801,10 @@ class Attempt:
     async def _check(self, fence: int, now_ns: int) -> Staleness:
         """Whether the message is stale. Checked under the lease: earlier runs have reported their results by now."""
         shared = self._shared
-        if shared.staleness is None or not (self._may_be_over or waited(self.order, fence)):
+        if shared.staleness is None or not (self._may_be_over or waited(self.assignment, fence)):
             return _CURRENT
         try:
-            found = await shared.staleness.check(self.order.name, fence, now_ns, self.order.fence)
+            found = await shared.staleness.check(self.assignment.name, fence, now_ns, self.assignment.fence)
         except BackendError as error:
             shared.statistics.unreachable += 1
             shared.statistics.given_back += 1
@@ -812,7 +814,7 @@ class Attempt:
         return found
 
     async def _give_up(self, lease: Lease, letter: DeadLetter) -> None:
-        say(_log, logging.ERROR, "an attempt has failed for good", job=self.order.job, reason=letter.reason)
+        say(_log, logging.ERROR, "an attempt has failed for good", job=self.assignment.job, reason=letter.reason)
         said = outcome.failed(letter.reason, retryable=False)
         await self._report(said, lease, {"code": str(letter.code), "took_ns": None})
 
@@ -827,7 +829,7 @@ class Attempt:
 
         The renewer would renew forever; so the lease ends automatically, a TTL after the attempt should be over.
         """
-        if self.order.timeout_ns is None and self.order.deadline_ns is None and self._job.timeout_ns is None:
+        if self.assignment.timeout_ns is None and self.assignment.deadline_ns is None and self._job.timeout_ns is None:
             return None
         limit_ns = self._limit_ns(self._shared.clock.now())
         if limit_ns is None:
@@ -836,9 +838,9 @@ class Attempt:
 
     def _limit_ns(self, since: Instant) -> int | None:
         """How long it may run: the least of the limits of the job, its function and its deadline."""
-        order = self.order
-        until_ns = None if order.deadline_ns is None else order.deadline_ns - since.wall
-        limits = (order.timeout_ns, self._job.timeout_ns, until_ns)
+        assignment = self.assignment
+        until_ns = None if assignment.deadline_ns is None else assignment.deadline_ns - since.wall
+        limits = (assignment.timeout_ns, self._job.timeout_ns, until_ns)
         return min((each for each in limits if each is not None), default=None)
 
     # The function.
@@ -850,17 +852,17 @@ class Attempt:
             await self._run_and_report(start, lease)
         except (RetryLater, asyncio.CancelledError):
             if start.begun and shared.staleness is not None:
-                await report_returned(shared.staleness, self.order.name, shared.clock.now().wall)
+                await report_returned(shared.staleness, self.assignment.name, shared.clock.now().wall)
             raise
 
     async def _run_and_report(self, start: _StartReport, lease: Lease) -> None:
-        shared, order = self._shared, self.order
+        shared, assignment = self._shared, self.assignment
         try:
-            await start.publish(brief=order.topic in shared.brief and self._delivery.deliveries == 1)
+            await start.publish(brief=assignment.topic in shared.brief and self._delivery.deliveries == 1)
             since = shared.clock.now()
             limit_ns = self._limit_ns(since)
             ended = await self._execute(lease, since, limit_ns)
-            shared.learn(order.topic, took_ns := elapsed_ns(since, shared.clock.now()))
+            shared.learn(assignment.topic, took_ns := elapsed_ns(since, shared.clock.now()))
             if ARMED:
                 await areach("plane.worker.ran")
             said = self._outcome(ended, lease, limit_ns)
@@ -876,7 +878,7 @@ class Attempt:
         shared, loop, job = self._shared, asyncio.get_running_loop(), self._job
         kind = Context if job.asynchronous else BlockingContext
         report = None if shared.progress is None else shared.progress.report
-        context = self.context = kind(self.order, lease, shared.worker, shared.clock, since, limit_ns, report)
+        context = self.context = kind(self.assignment, lease, shared.worker, shared.clock, since, limit_ns, report)
         execution = self.execution = Execution(shared.threads, context, shared.cancel_grace_ns)
         out_of_time = partial(execution.interrupt, Interruption.TIME_LIMIT, "it has run for as long as it may")
 
@@ -893,7 +895,7 @@ class Attempt:
         stall = None if job.stall_after_ns is None else StallTimer(job.stall_after_ns, execution, context)
         forget = many.on_loss([lease], lost)
         try:
-            return await execution.run(job, self.order.payload)
+            return await execution.run(job, self.assignment.payload)
         finally:
             forget()
             if timer is not None:
@@ -908,7 +910,7 @@ class Attempt:
         self._log_end(ended, why)
         if lease.lost.is_set():
             statistics.lost += 1
-            raise self._shared.later(LockBusy(f"the lease of job {self.order.job} was lost", key=lease.key))
+            raise self._shared.later(LockBusy(f"the lease of job {self.assignment.job} was lost", key=lease.key))
         if why is Interruption.STOPPED:
             statistics.stopped += 1
             return None
@@ -918,7 +920,7 @@ class Attempt:
             return outcome.returned(ended.value)
         if why is Interruption.DRAINED:
             statistics.given_back += 1
-            raise RetryLater(0.0, NotHere(f"the worker of job {self.order.job} is ending"))
+            raise RetryLater(0.0, NotHere(f"the worker of job {self.assignment.job} is ending"))
         rest = "; it did not stop when it was told" if isinstance(ended, Unfinished) else ""
         if why is Interruption.TIME_LIMIT:
             statistics.timed_out += 1
@@ -945,17 +947,19 @@ class Attempt:
     # Messages.
 
     async def _report_start(self, lease: Lease) -> None:
-        shared, order = self._shared, self.order
-        message = subjects.started(order.job, order.attempt, shared.worker, carried(lease), made_ns=order.made_ns)
+        shared, assignment = self._shared, self.assignment
+        message = subjects.started(
+            assignment.job, assignment.attempt, shared.worker, carried(lease), made_ns=assignment.made_ns
+        )
         await self._publish(message, lease, lambda: shared.bus.publish([message]))
 
     async def _report(self, said: Outcome, lease: Lease, more: Mapping[str, Any]) -> None:
         shared = self._shared
-        message = _finished(shared, self.order, lease, {**said.body(), **more})
+        message = _finished(shared, self.assignment, lease, {**said.body(), **more})
         await self._publish(message, lease, lambda: shared.results.publish(message, said.size))
         if ARMED:
             await areach("plane.worker.said")
-        shared.finished.keep(self.order.name, message, said.size)
+        shared.finished.keep(self.assignment.name, message, said.size)
         self._count(said)
 
     async def _publish(self, message: Message, lease: Lease, publish: Callable[[], Awaitable[None]]) -> None:
@@ -970,7 +974,7 @@ class Attempt:
                     shared.statistics.given_back += 1
                     raise shared.later(error) from error
                 text = "a message could not be published and is tried again"
-                say(_log, logging.WARNING, text, error, message=message.id, job=self.order.job)
+                say(_log, logging.WARNING, text, error, message=message.id, job=self.assignment.job)
             else:
                 return
             delay_ns = shared.delays.backend.delay_ns(tries, 0, shared.entropy.below)
@@ -1067,9 +1071,11 @@ class ResultCache:
         return len(self._known)
 
 
-def _finished(shared: _Shared, order: Assignment, lease: Lease, body: Mapping[str, Any]) -> Message:
+def _finished(shared: _Shared, assignment: Assignment, lease: Lease, body: Mapping[str, Any]) -> Message:
     """The message `job.result` of an attempt under its lease."""
-    return subjects.finished(order.job, order.attempt, shared.worker, carried(lease), body, made_ns=order.made_ns)
+    return subjects.finished(
+        assignment.job, assignment.attempt, shared.worker, carried(lease), body, made_ns=assignment.made_ns
+    )
 
 
 def _undisturbed_ns(grace_ns: int, cancel_grace_ns: int) -> int:

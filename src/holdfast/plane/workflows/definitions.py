@@ -20,12 +20,11 @@ import json
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.core.json_size import WRAPPED_MAX
 from holdfast.core.ports import Clock
+from holdfast.core.strict_parsers import WRAPPED_MAX
 from holdfast.errors import Unavailable
-from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.db.statements import sql
+from holdfast.plane.db.statements import script, sql
 from holdfast.plane.model.records import TEXT_CHARS_MAX, beginning, encoded
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.definition_codec import as_document, from_document

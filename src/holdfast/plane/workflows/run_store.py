@@ -31,9 +31,9 @@ from holdfast.core.ports import Clock, Entropy, Observer
 from holdfast.errors import RowExists, RowMissing, Unavailable
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import Bearer
-from holdfast.plane.db.migrations import prepare, script
+from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Bus, Database, Row, Tx
-from holdfast.plane.db.statements import sql
+from holdfast.plane.db.statements import script, sql
 from holdfast.plane.locks.registry import WORKFLOW_RUN, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.paging import Place

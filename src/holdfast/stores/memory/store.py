@@ -2,7 +2,7 @@
 
 Promises: every call is one atomic step on one table; exclusion, fences, fair tickets and wake-ups exactly as the port
 says, between all threads and all event loops of this process. Does not promise: anything to other processes, or
-anything after the process ends. Clock: the table's (see `memory_table`).
+anything after the process ends. Clock: the table's (see `table`).
 """
 
 from __future__ import annotations

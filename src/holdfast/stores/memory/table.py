@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from holdfast.core.lease.fence_clock import Count
+from holdfast.core.lease.fencing import Count
 from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.runtime.system import SystemClock

@@ -8,7 +8,7 @@ a write that is guarded by fence is safe: `Guarantee.FENCED`.
 
 Does not promise: exclusion across a failover. Replication is asynchronous: a promoted replica may not know the newest
 leases, and two primaries of a split brain grant the same keys. Their fences differ, and are in the order of their
-clocks (see `core/lease/fence_clock.py`). Nor does it promise that leases survive a restart: that is the server's
+clocks (see `core/lease/fencing.py`). Nor does it promise that leases survive a restart: that is the server's
 persistence setting.
 
 Clocks: expiry, tickets and `granted` are the server's clock; deadlines of calls are this host's monotonic clock.

@@ -1,14 +1,22 @@
-"""Leases in one SQLite file: for all threads and processes of one machine, with nothing to install or to run.
+"""Leases in one SQLite file: for all threads and processes of one machine, without a server.
 
 Promises: exclusion and rising fences between all processes that open the same file, through crashes of any of them; the
-lease of a killed process is free immediately, not after its TTL; a fair queue; wake-ups on Linux. Does not promise:
-anything across machines (a file on a network file system is warned about), or to serve while another program holds a
-long write transaction in the same file: then calls end with `Unavailable`.
+lease of a killed process is free immediately, not after its TTL; a fair queue; notifications on Linux.
 
-Clock: the boot-time clock of the machine; see `sqlite_judge`. The parts: `sqlite_store` (the port), `sqlite_ledger` and
-`sqlite_listeners` (every step on the tables), `sqlite_judge` and `process` (who is alive), `sqlite_file` (connection,
-waiting, fork), `sqlite_schema` and `sql/` (tables, statements), `sqlite_colours`, `sqlite_worker` and `sqlite_wakeups`
-(threads, event loops, hints).
+Does not promise: anything across machines (a file on a network file system causes a warning), or to answer while
+another program holds a long write transaction in the same file: then calls end with `Unavailable`.
+
+Clock: the boot-time clock of the machine; see `liveness`.
+
+| Module | Contains |
+|---|---|
+| `store` | the port, in one color |
+| `lease_table`, `schema`, `sql/` | every step on the tables |
+| `transactions` | many leases in one transaction, also in one of another writer |
+| `liveness` | which rows belong to live processes |
+| `connection`, `errors`, `mounts` | the file: opening, waiting, forks, errors |
+| `colors`, `worker_thread` | threads and event loops |
+| `notify`, `notify_socket` | notifications between processes |
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from holdfast.core.failpoints import reach
 from holdfast.core.ports import Clock
 from holdfast.errors import BackendError
 from holdfast.stores.sqlite.connection import SqliteFile
-from holdfast.stores.sqlite.host_identity import Host
-from holdfast.stores.sqlite.liveness import LivenessJudge, at
+from holdfast.stores.sqlite.liveness import Host, LivenessJudge, at
 from holdfast.stores.sqlite.notify import ListenerTable, addresses_of
 from holdfast.stores.sqlite.schema import sql
 from holdfast.types import AcquireRequest, AuditRecord, Busy, Grant, Holding, Instant, Ownership, Renewal

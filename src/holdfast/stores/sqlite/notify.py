@@ -1,22 +1,17 @@
-"""The waiters in the file: who wants a hint when a key may be free, and where they listen.
+"""Notifications between processes, without polling: waiters register in the file, and a release notifies one of them.
 
-Promises: what was registered before a release committed is seen by that release. Does not promise that a hint arrives;
-see `sqlite_wakeups`. Clock: the wall clock, for the expiry of registrations; hints
-are not worth more.
+Promises: a release sees every registration that was committed before it. It notifies one live waiter: the head of a
+fair queue, else the one that has listened longest.
 
-Hints across processes without polling: a datagram to one waiter when a key may be free.
+Does not promise that a notification arrives. It may be spurious, or lost in a waiter that is stopped or dies. So
+waiters also poll now and then, and only the lease table decides who has the key.
 
-Promises: each release that commits after a registration did gives a hint to one waiter that is alive, the head of a
-fair queue first, then who has listened longest. Does not promise more: a hint may be spurious, or swallowed by a waiter
-that is stopped or dies with it; so waiters also ask on their own now and then, and only the lease table decides who
-has the key.
+Addresses are names in Linux's abstract socket namespace (`notify_socket`), which processes of the same user and root
+can use. Elsewhere, and between users who share a file, there are no notifications. A blocking waiter reads its own
+socket, so that the kernel wakes its thread; the waiters of one event loop share a socket.
 
-Addresses are names in Linux's abstract socket namespace (`hint_socket`), which processes of the same user and root can
-use. Elsewhere, and between users who share a file, there are no hints. A blocking waiter reads its own socket, so that
-the kernel wakes its very thread; the waiters of one event loop share a socket.
-
-Clock: the monotonic clock, for the pause of a blocking waiter that another user disturbs; other time limits are the
-caller's.
+Clock: the wall clock, for the expiry of registrations. The monotonic clock, for the pause of a blocking waiter that
+another user disturbs; other time limits are the caller's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The store of one SQLite file, in one color: the steps of the leases, and a hint to a waiter when one frees a key.
+"""The store of one SQLite file, in one color: the steps of the lease table, and a notification when one frees a key.
 
-Promises and clock: those of `sqlite_ledger`. The color decides on which thread a step runs, and how one waits for a
-hint.
+Promises and clock: those of `lease_table`. The color decides on which thread a step runs, and how a waiter waits for a
+notification.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Final, Protocol, TypeVar
 from holdfast.core.diagnosis import Finding
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, Closed
-from holdfast.stores.sqlite.batch import LeaseBatch, TransactionHost, carried
-from holdfast.stores.sqlite.in_transaction import SqliteTransactionLocks
 from holdfast.stores.sqlite.lease_table import LeaseTable
 from holdfast.stores.sqlite.mounts import file_system_finding
 from holdfast.stores.sqlite.notify import SocketNotifier
 from holdfast.stores.sqlite.notify_socket import SUPPORTED
+from holdfast.stores.sqlite.transactions import LeaseBatch, SqliteTransactionLocks, TransactionHost, carried
 from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
 
 T = TypeVar("T")

@@ -1,21 +1,27 @@
-"""Many leases in one transaction on the SQLite file: one of our own, or one of another writer in this process.
+"""Leases in transactions on the SQLite file: many at a time, in an own transaction or in one of another writer.
 
-Promises: each key is granted, refused or released as it would be alone; all of it is done, or nothing.
+A file has one write lock. A program that stores its own tables in the file of its leases, as the plane does, has one
+thread that writes; without this module, that thread and the lease thread would wait for each other. So:
 
-The write lock of a file is one for all. A program that keeps its own tables in the file of its leases, as the plane
-does, has one thread that writes; leases that are taken by another thread wait for that one, and it for them. So a
-thread that writes to the file may carry our steps in its own transactions: see `TransactionHost`.
+- `LeaseBatch` grants or releases many leases in one transaction: each as it would be alone, and all of them or none.
+- `TransactionHost`: a writer that runs these steps in its own transactions.
+- `SqliteTransactionLocks`: locks that are needed for the length of one transaction. No other connection can write
+  meanwhile. So such a lock only checks that its key is free and raises the fence. It writes no row, and a process that
+  dies leaves nothing behind. It refuses a key that any process holds, removes the row of a dead process, and its fence
+  is above every earlier one of the file. All of it is undone with the transaction.
 
-Clock: that of the leases; see `sqlite_judge`. The monotonic clock of the event loop, for time limits only.
+Clock: that of the leases (`liveness`). The monotonic clock of the event loop, for time limits only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
+from holdfast.core.ports import Query
 from holdfast.errors import BackendError, Timeout
 from holdfast.stores.sqlite.errors import damaged, is_busy, translated
 from holdfast.stores.sqlite.lease_table import (
@@ -27,6 +33,8 @@ from holdfast.stores.sqlite.lease_table import (
     grant_parameters,
     release_parameters,
 )
+from holdfast.stores.sqlite.liveness import LivenessJudge
+from holdfast.stores.sqlite.schema import sql
 from holdfast.types import NS, AcquireRequest, Busy, Grant
 
 T = TypeVar("T")
@@ -69,7 +77,7 @@ async def carried(
 
 
 class LeaseBatch:
-    """Steps that concern many leases of one leases."""
+    """Steps for many leases of one file."""
 
     def __init__(self, leases: LeaseTable) -> None:
         self._leases = leases
@@ -128,3 +136,42 @@ class LeaseBatch:
                 raise damaged(self._leases.file.path) from error
 
         return told
+
+
+_HOLDERS: Final = sql("holders")
+_DROP: Final = sql("drop")
+_RAISE: Final = sql("raise_fences")
+
+
+class SqliteTransactionLocks:
+    """See `ports.TransactionLocks`."""
+
+    def __init__(self, judge: LivenessJudge) -> None:
+        self._judge = judge
+
+    async def take(self, query: Query, keys: Sequence[str], *, unheard: bool = False) -> list[int | Busy]:
+        """See `ports.TransactionLocks`."""
+        now = self._judge.now()
+        busy: dict[str, Busy] = {}
+        dead: list[str] = []
+        for row in () if unheard else await query(_HOLDERS, {"keys": json.dumps(keys)}):
+            expiry = (row["clock"], row["process"], row["expires_ns"], row["expires_wall_ns"])
+            if (left := self._judge.left_ns(expiry, now)) > 0:
+                busy[row["key"]] = Busy(row["key"], row["owner"], left)
+            else:
+                dead.append(row["key"])
+        for key in dead:
+            await query(_DROP, {"key": key})
+        free = len(keys) - len(busy)
+        if not free:
+            return [busy[key] for key in keys]
+        raised = await query(_RAISE, {"fence_floor": now.wall // 1000, "more": free - 1})
+        fence = raised[0]["value"] - free
+        answers: list[int | Busy] = []
+        for key in keys:
+            if key in busy:
+                answers.append(busy[key])
+            else:
+                fence += 1
+                answers.append(fence)
+        return answers

@@ -17,9 +17,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.core.json_size import DEPTH_MAX, TOO_DEEP, too_complex
+from holdfast.core.strict_parsers import DEPTH_MAX, TOO_DEEP, NotJson, json_of, too_complex
 from holdfast.errors import BadInput
-from holdfast.runtime.strict_parsers import NotJson, json_of
 from holdfast.web.problems import FIELD_CHARS_MAX
 
 _SMALL_BYTES: Final = 64 * 1024  # parsed in a few milliseconds, whatever it contains

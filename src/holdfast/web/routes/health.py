@@ -17,8 +17,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from holdfast.errors import BackendError
 from holdfast.plane.process.health import OK, ProcessHealth
 from holdfast.web import problems
-from holdfast.web.middleware.auth import Access, Role
-from holdfast.web.middleware.authorization import needs
+from holdfast.web.middleware.auth import Access, Role, needs
 from holdfast.web.middleware.intake import Intake
 from holdfast.web.middleware.rate_limit import Rates
 from holdfast.web.problems import Problem, request_id_of

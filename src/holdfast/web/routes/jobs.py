@@ -11,8 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.records import Job
 from holdfast.web import cursors
-from holdfast.web.middleware.auth import Role
-from holdfast.web.middleware.authorization import Asking, Segment, Serving, needs, own_tenant
+from holdfast.web.middleware.auth import Asking, Role, Segment, Serving, needs, own_tenant
 from holdfast.web.middleware.json_body import JsonRoute
 from holdfast.web.schemas.jobs import (
     CancelJob,

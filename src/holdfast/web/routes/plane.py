@@ -7,8 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from holdfast.web import cursors
-from holdfast.web.middleware.auth import Role
-from holdfast.web.middleware.authorization import Asking, Serving, TenantSegment, needs
+from holdfast.web.middleware.auth import Asking, Role, Serving, TenantSegment, needs
 from holdfast.web.middleware.json_body import JsonRoute
 from holdfast.web.schemas.plane import (
     FamilyShown,

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from holdfast.plane.resources.model import BEFORE_ALL, HolderCursor
 from holdfast.web import cursors
-from holdfast.web.middleware.auth import Role
-from holdfast.web.middleware.authorization import Asking, Serving, needs, own_tenant
+from holdfast.web.middleware.auth import Asking, Role, Serving, needs, own_tenant
 from holdfast.web.middleware.json_body import JsonRoute
 from holdfast.web.middleware.long_poll import patient
 from holdfast.web.routes import health

@@ -13,8 +13,7 @@ from holdfast.plane.model.caller import Caller
 from holdfast.plane.workflows.core.run import StoredRun
 from holdfast.types import duration_ns
 from holdfast.web import cursors
-from holdfast.web.middleware.auth import Role
-from holdfast.web.middleware.authorization import Asking, Segment, Serving, needs, own_tenant
+from holdfast.web.middleware.auth import Asking, Role, Segment, Serving, needs, own_tenant
 from holdfast.web.middleware.json_body import JsonRoute
 from holdfast.web.schemas.approvals import (
     ApprovalFilter,

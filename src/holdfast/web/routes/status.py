@@ -6,8 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from holdfast.web.middleware.auth import Role
-from holdfast.web.middleware.authorization import Asking, needs
+from holdfast.web.middleware.auth import Asking, Role, needs
 from holdfast.web.middleware.json_body import JsonRoute
 from holdfast.web.schemas.status import StatusFilter, StatusShown
 from holdfast.web.status_cache import StatusCache

@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 import pytest_asyncio
 
-from holdfast.plane.db.migrations import prepare, script
+from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.db.postgres.combined_statement import Put, together
 from holdfast.plane.db.postgres.database import PostgresDatabase
-from holdfast.plane.db.statements import compiled
+from holdfast.plane.db.statements import compiled, script
 from support.fixtures.databases import THINGS, insert
 from support.fixtures.postgres import every_postgres
 

@@ -14,7 +14,7 @@ from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.rules import Code, End
-from holdfast.plane.jobs.termination import ending
+from holdfast.plane.jobs.updates import ending
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
 from holdfast.plane.loops.loop import Tick

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Row, Tx
+from holdfast.plane.db.statements import script
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.model.job_states import JobState

@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import BadInput
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobs.insert import Entry
-from holdfast.plane.jobs.topic_limits import TopicFull
+from holdfast.plane.jobs.quotas import TopicFull
 from holdfast.plane.jobs.updates import UpdateRequest, Writing
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobQueue, JobState

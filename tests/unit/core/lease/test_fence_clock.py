@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.lease.fence_clock import STEP_MAX_US, Count, apart
+from holdfast.core.lease.fencing import STEP_MAX_US, Count, apart
 
 US = 1_000_000
 NOW = 1_790_000_000 * US

@@ -22,7 +22,7 @@ from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite import database as sqlite_database
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.db.sqlite.notify import HintBroadcaster, SocketListener
-from holdfast.stores.sqlite.host_identity import this_host
+from holdfast.stores.sqlite.liveness import this_host
 from holdfast.types import MS, NS
 from support.fixtures.databases import THINGS, insert, numbers, until
 

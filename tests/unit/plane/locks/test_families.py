@@ -34,7 +34,6 @@ OTHERS: dict[str, str] = {
 # Calls that have the name of one that takes a lock, and are none, or lead to one that is looked at where it is taken.
 CALLED_SO: dict[tuple[str, str], str] = {
     ("plane/jobs/updates.py", "counting.hold"): "rows of the database, for the length of a transaction",
-    ("plane/jobs/insert_assigned.py", "counting.hold"): "rows of the database, for the length of a transaction",
 }
 DECLARATION = "plane/locks/registry.py"
 

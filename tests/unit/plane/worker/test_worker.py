@@ -222,7 +222,7 @@ async def test_no_more_of_a_topic_run_at_once_than_it_allows(work_stage: WorkerS
     @app.job("charge", max_concurrency=1)
     async def charge(payload: Any) -> None:
         nonlocal most
-        most = max(most, sum(each.order.topic == "charge" for each in worker.running()))
+        most = max(most, sum(each.assignment.topic == "charge" for each in worker.running()))
         await gate.passed()
 
     app.job("else")(lambda payload: payload)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.json_size import DEPTH_MAX
+from holdfast.core.strict_parsers import DEPTH_MAX
 from holdfast.errors import RetryLater, Unavailable
 from holdfast.plane import App, BlockingContext, Fatal
 from holdfast.plane.locks import registry as families

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.json_size import DEPTH_MAX, VALUE_BYTES_MAX, Unstorable, json_size
+from holdfast.core.strict_parsers import DEPTH_MAX, VALUE_BYTES_MAX, Unstorable, json_size
 from holdfast.errors import BadInput
 from holdfast.plane.workflows.core.advance import begin
 from holdfast.plane.workflows.core.definition import StepRetry

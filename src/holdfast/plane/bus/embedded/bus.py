@@ -34,8 +34,9 @@ from holdfast.plane.bus.failure_counts import KEPT_NS
 from holdfast.plane.bus.inflight import Dead
 from holdfast.plane.bus.subscription import check_consumption
 from holdfast.plane.db.batcher import Batcher, finished
-from holdfast.plane.db.migrations import prepare, script
+from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Handler, Tx
+from holdfast.plane.db.statements import script
 from holdfast.plane.model.messages import STOP
 from holdfast.plane.model.records import Message
 from holdfast.types import NS

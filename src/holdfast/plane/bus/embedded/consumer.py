@@ -24,8 +24,8 @@ from holdfast.flows.log import Trouble, say
 from holdfast.plane.bus.delivery_rules import Ack, GiveBack
 from holdfast.plane.bus.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.bus.inflight import Dead, InFlight, Taken
-from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Along, ChannelListener, Consumption, Database, Handler, Row, Tx
+from holdfast.plane.db.statements import script
 from holdfast.plane.model.records import Delivery
 from holdfast.types import MS, NS
 

@@ -2,16 +2,19 @@
 
 Promises: each message is delivered at least once to each group of its subject, and never if the transaction that staged
 it was undone. A staged message survives the death of its process, of the server and of the connection; `publish` has
-stored its messages when it returns, and raises `Unavailable` or `Timeout` when the server is gone. What a loss of power
-may cost is the server's affair: by default it acknowledges before the disk has it (`sync_interval`), and replicas or
-`sync_interval: always` are the remedy. An id is one message for the stream's window of two minutes, and for as long as
-it is staged. Consumers heal by themselves when the server comes back.
+stored its messages when it returns, and raises `Unavailable` or `Timeout` when the server does not answer. Duplicates
+of an id are dropped for two minutes, which is the window of the stream, and while the message is staged. Consumers
+resume automatically when the server answers again.
 
-Order, plainly: the messages of a key go into the stream in the order of their staging by one process, and come out of
-it in the order of the stream; a consumer handles those of a key one after another. Later messages pass a nacked
-one, and the order among several consumers is open. Priorities mean nothing to NATS.
+Does not promise to survive a loss of power: by default the server acknowledges a message before it is on the disk
+(`sync_interval` in its configuration). Use replicas or `sync_interval: always` if that matters.
 
-The parts: `outbox` (from the database to here), `nats_connection`, `nats_names`, `nats_consumer`, `nats_failures`.
+Order: the messages of a key enter the stream in the order in which one process staged them. A consumer handles those of
+a key one after another, in the order of the stream. Later messages pass a nacked one, and the order among several
+consumers is undefined. NATS ignores priorities.
+
+The parts: `bus.outbox` (from the database to the stream), `connection`, `naming`, `consumer`, `publish_acks`,
+`bus.failure_counts`.
 
 Clock: the wall clock that is passed in for what is staged, the server's for delays, the event loop's for time limits.
 """
@@ -40,8 +43,9 @@ from holdfast.plane.bus.nats.publish_acks import Outgoing
 from holdfast.plane.bus.outbox import POLL_NS, Outbox, key_of, waves
 from holdfast.plane.bus.subscription import check_consumption
 from holdfast.plane.db.batcher import Batcher, Failed, answered, finished
-from holdfast.plane.db.migrations import prepare, script
+from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Handler, Row, Tx
+from holdfast.plane.db.statements import script
 from holdfast.plane.model.messages import STOP
 from holdfast.plane.model.records import Delivery, Message
 from holdfast.types import NS

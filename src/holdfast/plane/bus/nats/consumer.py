@@ -1,6 +1,6 @@
 """One consumer on NATS JetStream: it asks the server for as many messages as it has hands free.
 
-A consumer of several subjects asks for messages of each (`nats_pulls`), and withdraws its requests when all hands are
+A consumer of several subjects asks for messages of each (`pull_sizes`), and withdraws its requests when all hands are
 full. A message that was sent before the server knew is nacked without a delay, for another consumer.
 
 Promises: the server counts deliveries, and never drops a message; the budget of failures is ours, kept in the plane's

@@ -1,20 +1,28 @@
 """The state of the plane in Postgres, for a fleet.
 
-Promises: `write` is one READ COMMITTED transaction; `read` is REPEATABLE READ READ ONLY, so that all statements of a
-work see one state, unless it does without. What is `checked` goes without a transaction at first, each statement by
-itself (`postgres_transaction`): two round trips where there would be four, and no row is locked meanwhile. A commit is
-acknowledged when it is durable, also where the server's own default is otherwise. A transaction that the server asks
-for again (serialisation, deadlock), or that lost its connection before COMMIT was sent, is run again a few times; so a
-server that restarts, or a connection that died while it was idle, heals automatically. (A transaction of one statement
-has no COMMIT. It is sent only where the connection shows no sign of an end.) Nothing waits for ever: there is a limit
-for connecting, for a connection of the pool, for a lock, for a statement, and for a transaction that is silent. A task
-that is cancelled undoes its transaction, unless COMMIT was sent already. `close` finishes what has begun.
+Promises:
 
-Errors: `Unavailable`: nothing has happened; also when all connections are busy for too long. `Timeout`: the connection
-was lost while the answer to COMMIT was awaited. `Misconfigured`: it can never work like this.
+- `write` is one READ COMMITTED transaction. `read` is REPEATABLE READ READ ONLY, so that all statements of a work see
+  one state, unless the caller needs no such view.
+- `checked` work is first tried without a transaction, each statement on its own (`transaction`): two round trips
+  instead of four, and no row is locked meanwhile.
+- A commit is acknowledged when it is durable, also if the default of the server is weaker.
+- A transaction is run again a few times if the server demands it (serialization, deadlock), or if its connection was
+  lost before COMMIT was sent. So a restart of the server, or a dead idle connection, causes no error. (A transaction of
+  one statement has no COMMIT. It is sent only if the connection shows no sign of an end.)
+- No call waits forever: there are limits for connecting, for a connection of the pool, for a lock, for a statement, and
+  for an idle transaction.
+- A cancelled task undoes its transaction, unless COMMIT was sent already. `close` finishes what has begun.
 
-The parts: `postgres_pool` (connections), `postgres_transaction` (what a work sees), `postgres_errors` (what they mean),
-`postgres_hints` (notifications between processes), `postgres_room` (a full disk), `notifier` (within one).
+Errors: `Unavailable`: nothing was written; also if all connections are busy for too long. `Timeout`: the connection was
+lost while waiting for the answer to COMMIT. `Misconfigured`: no retry can help.
+
+| Module | Contains |
+|---|---|
+| `pool` | connections |
+| `transaction`, `combined_statement` | one transaction, as a work sees it |
+| `errors`, `disk_space` | the meaning of errors; a full disk |
+| `notify`, `db.notifier` | notifications between processes, and within one |
 
 Clock: the event loop's for limits on this side, the server's for those on the other.
 """

@@ -1,16 +1,16 @@
 """One transaction in Postgres, as a work sees it.
 
-Promises: rows are mappings, whole numbers are BIGINT, and each call is one statement: a script is refused. A statement
-that failed spoils the transaction, as the server sees it too: also when the work swallows the error, nothing of it is
-committed. Work that uses the transaction after its end gets `Closed`.
+Promises: rows are mappings, whole numbers are BIGINT, and each call is one statement: a script is refused. After a
+failed statement nothing of the transaction is committed, even if the work catches the error. Work that uses the
+transaction after its end gets `Closed`.
 
-Round trips are what a transaction costs. So BEGIN is sent with the first question, and not before; and what is `put` is
-kept, and sent as one statement (`putting`) before the next question or at the end. A work that asks nothing is that one
+The cost of a transaction is its round trips. So BEGIN is sent with the first query. Statements of `put` are collected,
+and sent as one (`combined_statement`) before the next query or at the end. A work without queries is that one
 statement: it needs no BEGIN and no COMMIT, because a single statement is a transaction.
 
-So is one whose statements go `apart`: each question is a transaction of its own, and all that is put another, which
-writes nothing unless every row is as it was read. A work that needs more than that is told so (`must_hold`), and is
-run again in one transaction.
+The statements of `checked` work go `apart`: each query is a transaction of its own, and all collected statements are
+another, which writes nothing unless every row is as it was read. If a work needs more (`must_hold`), it is run again in
+one transaction.
 """
 
 from __future__ import annotations

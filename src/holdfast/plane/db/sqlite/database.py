@@ -1,17 +1,24 @@
-"""The state of the plane in one SQLite file: nothing to install, nothing to run, safe through crashes.
+"""The state of the plane in one SQLite file: no server, safe through crashes.
 
-Promises: a write is durable when it is acknowledged: through the death of the process always, through a loss of power
-with `synchronous=full` (the default here; `normal` may forget the last moments). A reader may see a commit for a
-moment before it is that safe. Concurrent writes share commits. Many processes may use the file, and leases of Holdfast
-may lie in it too. Errors are those of `ports.Database`: a write that finds the file locked for all of its patience is
-`Unavailable`, and nothing has happened. A task that is cancelled while its work is queued withdraws it; once begun,
-the work is finished, and the outcome is consistent and unknown to the one who left. `close` finishes queued work.
+Promises:
 
-Does not promise: use from a second event loop, or in a forked child (both are refused), or from several machines.
+- A write is durable when it returns: always through the death of the process, and through a loss of power with
+  `synchronous=full` (the default here; `normal` may lose the last moments). A reader may see a commit shortly before it
+  is that durable.
+- Concurrent writes share commits. Many processes may use the file, and it may also contain leases of Holdfast.
+- Errors are those of `ports.Database`. A write that does not get the write lock before its deadline is `Unavailable`,
+  and nothing was written.
+- A task that is cancelled while its work is queued withdraws the work. Work that has begun is finished: its outcome is
+  consistent, and unknown to the cancelled caller. `close` finishes queued work.
 
-The parts: `sqlite_line` (who waits), `sqlite_threads` (group commit), `sqlite_sync` (what makes commits safe),
-`sqlite_connection` (the file, transactions), `sqlite_room` (a full disk), `sqlite_hints` (notifications between
-processes), `notifier` (within one).
+Does not promise: use from a second event loop or in a forked child (both are refused), or from several machines.
+
+| Module | Contains |
+|---|---|
+| `work_queue` | queued work, between the event loop and the threads |
+| `writer`, `fsync_thread` | group commit; durable commits |
+| `connection`, `read_only`, `disk_space` | the file: transactions, read-only databases, a full disk |
+| `notify`, `db.notifier` | notifications between processes, and within one |
 
 Clock: the monotonic clock that is passed in, for statistics; the event loop's, for time limits.
 """

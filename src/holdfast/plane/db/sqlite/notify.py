@@ -25,7 +25,7 @@ from typing import Final
 from holdfast.errors import BackendError
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite.connection import PlaneFile
-from holdfast.stores.sqlite.host_identity import this_host
+from holdfast.stores.sqlite.liveness import this_host
 from holdfast.stores.sqlite.notify_socket import HintSender, LoopListener, Sent
 
 POLL_S: Final = 0.05

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.json_size import Unstorable
+from holdfast.core.strict_parsers import Unstorable
 from holdfast.errors import BadExpression, ExpressionFailed
 from holdfast.plane.workflows.core.definition import FAN_OUT_MAX
 from holdfast.plane.workflows.core.run import StepSlot, StepState, StepStatus, TimelineEntry

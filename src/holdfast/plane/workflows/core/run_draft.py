@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.core.backoff import Draw
-from holdfast.core.json_size import RUN_BYTES_MAX, Unstorable, json_size
+from holdfast.core.strict_parsers import RUN_BYTES_MAX, Unstorable, json_size
 from holdfast.errors import BadExpression, ExpressionFailed
 from holdfast.plane.workflows.core.definition import Step, StepKind
 from holdfast.plane.workflows.core.expression_scope import error_name, run_names

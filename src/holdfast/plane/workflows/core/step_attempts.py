@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from holdfast.core.backoff import Draw
-from holdfast.core.json_size import Unstorable, json_size
+from holdfast.core.strict_parsers import Unstorable, json_size
 from holdfast.errors import ExpressionFailed
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core.definition import DEPTH_MAX, Step, StepKind, StepRetry

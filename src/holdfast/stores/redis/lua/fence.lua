@@ -7,7 +7,7 @@
 --       now     the server's clock in µs, and `now_text` the same in digits
 --       secret  a text that no other grant has
 --
--- Promises what `core/lease/fence_clock.py` does, whose rules these are: every fence is above the last one; with the
+-- Promises what `core/lease/fencing.py` does, whose rules these are: every fence is above the last one; with the
 -- clock where that is ahead; else at three quarters of its pace, an hour a step at most; and by a chance number below
 -- 2^20 when the clock is behind what it was. So a replica that missed the last grants does not give out the same
 -- fences. Versions before this one read "<fence>.<clock>" as a number, and go on above it; what they write is a
