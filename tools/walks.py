@@ -39,7 +39,7 @@ from pages import ROOT
 
 PAGE: Final = ROOT / "docs" / "architecture.md"
 WALKS: Final = ("lock", "job", "run")
-RECORDINGS: Final = 6
+RECORDINGS: Final = 15
 LIMIT_S: Final = 60.0
 BACKGROUND: Final = frozenset({"runtime/stalls.py", "core/rolling_max.py", "flows/renew.py"})
 """Files of periodic tasks, which belong to no walk. On a slow machine they may be in every recording."""

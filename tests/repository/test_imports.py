@@ -60,7 +60,7 @@ SQLITE_MODULES: dict[str, str] = {
 PURE = {
     *("__future__", "abc", "ast", "bisect", "collections", "contextlib", "dataclasses", "datetime", "difflib", "enum"),
     *("fractions", "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re", "statistics"),
-    *("string", "textwrap", "types", "typing"),
+    *("string", "textwrap", "tomllib", "types", "typing"),
 }
 PURE_PACKAGES = ("errors", "types", "core", "plane.model", "plane.workflows.core", "plane.workflows.expressions")
 PURE_MODULE = "rules"

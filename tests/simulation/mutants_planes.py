@@ -53,13 +53,13 @@ def a_job_ends_twice(patch: pytest.MonkeyPatch) -> None:
     ends = frozenset(each for each in JobState if each.terminal)
     for state in ends:
         patch.setitem(job_states.MOVES, state, ends | {JobState.RUNNING})
-    standing = rules.standing
+    standing = rules.standing_of_end
 
-    def never_over(job: rules.Attempt, said: rules.Word) -> rules.Standing:
+    def never_over(job: rules.CurrentAttempt, said: rules.ReportedAttempt) -> rules.ReportStanding:
         worth = standing(job, said)
-        return rules.Standing.CURRENT if worth is rules.Standing.OVER else worth
+        return rules.ReportStanding.CURRENT if worth is rules.ReportStanding.OVER else worth
 
-    patch.setattr(scheduler, "standing", never_over)
+    patch.setattr(scheduler, "standing_of_end", never_over)
 
 
 def the_limit_of_a_tenant_is_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.testing import simulate
 from holdfast.testing.sim.campaign.campaign_file import this_maker
-from holdfast.testing.sim.campaign.processes import Lived, World, live
+from holdfast.testing.sim.campaign.processes import Lived, WorldName, live
 from mutation.mutants_stores import release_without_compare
 
 ADDED_UP = ("worlds", "worlds_by_profile", "lock_ns", "held_ns", "virtual_ns", "steps", "counts", "failed", "next")
@@ -62,7 +62,7 @@ def test_an_interrupted_campaign_keeps_what_it_has_and_goes_on(
 ) -> None:
     stopped, whole = tmp_path / "stopped.json", tmp_path / "whole.json"
 
-    def interrupted(worlds: Iterable[World], jobs: int, enough: Callable[[], bool]) -> Iterator[Lived]:
+    def interrupted(worlds: Iterable[WorldName], jobs: int, enough: Callable[[], bool]) -> Iterator[Lived]:
         for number, lived in enumerate(live(worlds, jobs, enough)):
             if number == 2:
                 signal.raise_signal(signal.SIGINT)

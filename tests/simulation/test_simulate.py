@@ -14,7 +14,7 @@ from holdfast.testing.sim.campaign.processes import world_of
 from holdfast.testing.sim.campaign.progress_bar import Goal, Pace
 from holdfast.testing.sim.campaign.totals import Totals, replay_command
 from holdfast.testing.sim.worlds.faults import Profile
-from holdfast.testing.sim.worlds.world import Outcome, run_seed
+from holdfast.testing.sim.worlds.world import WorldOutcome, run_seed
 from mutation.mutants_stores import release_without_compare
 
 
@@ -90,7 +90,7 @@ def test_a_mix_has_long_worlds_and_busy_ones_in_turn() -> None:
 def test_a_world_that_the_simulator_cannot_live_through_is_a_finding_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def trip(seed: int, *, profile: Profile) -> Outcome:
+    def trip(seed: int, *, profile: Profile) -> WorldOutcome:
         if seed == 1:
             raise ZeroDivisionError("planted")
         return run_seed(seed, profile=profile)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.testing.sim.environment.network import Weather
 from holdfast.testing.sim.worlds.faults import Fault, Profile, Swarm, draw_swarm
-from holdfast.testing.sim.worlds.world import Outcome, SimWorld, run_seed
+from holdfast.testing.sim.worlds.world import SimWorld, WorldOutcome, run_seed
 from holdfast.testing.simulate import replay_command
 from holdfast.types import MS, NS
 from mutation.mutants_stores import fence_checked_on_writes_only
@@ -41,7 +41,7 @@ OUTCOMES = {
 }
 
 
-def described(outcome: Outcome) -> str:
+def described(outcome: WorldOutcome) -> str:
     command = replay_command(outcome.seed, outcome.profile)
     return "\n".join([*map(str, outcome.violations), f"replay it with: {command}"])
 

@@ -26,12 +26,14 @@ from holdfast.core.lease.states import Event, LeasePhase
 from holdfast.core.ports import AcquiresMany, MutexEntry, Ports
 from holdfast.errors import BackendError, BadInput, LeaseLost, Misconfigured, Timeout, Unavailable
 from holdfast.flows.acquire import AcquireResult, note
+from holdfast.flows.demand import check_guarantee
 from holdfast.flows.release import Released
 from holdfast.leases.lock_spec import renamed
 from holdfast.runtime.asyncio_runtime import on_loop, running_loop
 from holdfast.runtime.lease_record import LeaseRecord
-from holdfast.types import AcquireRequest, Busy, Grant, Instant, elapsed_ns
+from holdfast.types import AcquireRequest, Busy, Grant, Guarantee, Instant, elapsed_ns
 
+_ANY = Guarantee.EFFICIENCY_ONLY
 _WAIT, _HOLD = Measure.WAIT, Measure.HOLD
 _GRANTED, _RELEASED = MeasuredOutcome.GRANTED, MeasuredOutcome.RELEASED
 
@@ -191,6 +193,9 @@ async def _acquire_all(
     ports: Ports, store: AcquiresMany, specs: Sequence[LockSpec], entries: Sequence[MutexEntry]
 ) -> list[AcquireResult | Busy]:
     """Ask once for all locks. The caller owns the entries, and leaves those without a lease."""
+    for spec in specs:
+        if spec.guarantee is not _ANY:
+            await check_guarantee(ports, spec)
     came = ports.clock.now()
     answers: list[AcquireResult | Busy] = [Busy(spec.key, "another holder in this process", None) for spec in specs]
     inside = [at for at, entry in enumerate(entries) if await entry.enter(0)]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from holdfast.errors import BadInput
 from holdfast.testing.sim.campaign.campaign_file import Campaign, open_campaign, this_maker
-from holdfast.testing.sim.campaign.processes import MIXED, PROFILES, World, live, world_of
+from holdfast.testing.sim.campaign.processes import MIXED, PROFILES, WorldName, live, world_of
 from holdfast.testing.sim.campaign.progress_bar import Goal, Pace, showing
 from holdfast.testing.sim.campaign.totals import replay_command
 from holdfast.testing.sim.worlds.faults import Profile, draw_swarm
@@ -36,7 +36,7 @@ SAVE_EVERY_S = 1.0
 INTERRUPTED = 130  # as shells say for Ctrl-C
 
 
-def _replay(world: World, trace: bool) -> int:
+def _replay(world: WorldName, trace: bool) -> int:
     """One world, in full."""
     seed, swarm = world.seed, draw_swarm(world.seed, world.profile)
     print(f"seed {seed}: {swarm}")

@@ -19,7 +19,7 @@ from holdfast.plane.locks.registry import SNAPSHOT_WRITER
 from holdfast.plane.loops.leader_document import Document
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.health import ProcessHealth
-from holdfast.plane.process.parts import Health, State
+from holdfast.plane.process.parts import PartHealth, State
 from holdfast.plane.service.service import SNAPSHOT
 from holdfast.plane.workflows.core.run import CheckRun, JobEnded
 from holdfast.plane.workflows.engine import WorkflowEngine
@@ -74,7 +74,7 @@ async def refused_at_the_door(stage: Stage, seen: Seen) -> None:
     async with noting(create_app(service, tokens(), rates=Rates(1, ScriptedClock())), seen) as eager:
         for _, method, url in [*operations(), *operations()]:
             await eager.request(method, url)
-    ending = ProcessHealth(service, health=lambda: [Health("scheduler", State.FAILED)])
+    ending = ProcessHealth(service, health=lambda: [PartHealth("scheduler", State.FAILED)])
     ending.drain()
     async with noting(create_app(service, tokens(), process_health=ending), seen) as late:
         for _, method, url in operations():

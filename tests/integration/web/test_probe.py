@@ -17,7 +17,7 @@ from holdfast.aio.lease import Lease
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import LeaseLost
 from holdfast.plane.process.health import ProcessHealth
-from holdfast.plane.process.parts import Health, State
+from holdfast.plane.process.parts import PartHealth, State
 from holdfast.plane.service.service import Service
 from holdfast.web.app import create_app, create_probe
 from holdfast.web.middleware.auth import Access
@@ -62,7 +62,7 @@ async def test_a_process_that_works_is_alive_ready_and_counts(plane_service: Ser
 
 @pytest.mark.asyncio
 async def test_a_part_that_has_failed_is_named_and_a_restart_asked_for(plane_service: Service) -> None:
-    health = [Health("scheduler", State.FAILED), Health("worker", State.RUNNING)]
+    health = [PartHealth("scheduler", State.FAILED), PartHealth("worker", State.RUNNING)]
     async with asking(ProcessHealth(plane_service, health=lambda: health)) as client:
         answer = await client.get("/healthz")
         assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
@@ -76,7 +76,7 @@ async def test_a_part_that_has_failed_is_named_and_a_restart_asked_for(plane_ser
 
 @pytest.mark.asyncio
 async def test_a_process_that_refuses_requests_because_it_starts_is_not_ready(plane_service: Service) -> None:
-    process_health = ProcessHealth(plane_service, health=lambda: [Health("api", State.RUNNING)])
+    process_health = ProcessHealth(plane_service, health=lambda: [PartHealth("api", State.RUNNING)])
     process_health.begun = False
     transport = httpx.ASGITransport(create_app(plane_service, OPEN, process_health=process_health))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -21,7 +21,6 @@ from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
-from holdfast.plane.worker.result_batcher import split
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from support.cli.ready import ready_strict
 from support.faults.freeze import freeze
@@ -148,10 +147,10 @@ class Fleet:
 
     async def hear(self, delivery: Delivery) -> None:
         """A message for the scheduler, which ends a job with its first result."""
-        for message in split(delivery.message):
-            if message.subject == subjects.RESULT:
-                await self._write(message.body["job"], JobState.SUCCEEDED)
-            self.heard.append(message)
+        message = delivery.message
+        if message.subject == subjects.RESULT:
+            await self._write(message.body["job"], JobState.SUCCEEDED)
+        self.heard.append(message)
 
     async def _write(self, job: str, state: JobState) -> None:
         statement = "UPDATE plane_job SET state = :state, attempt = 1 WHERE id = :id"

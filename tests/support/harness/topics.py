@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.insert import CheckedSubmission
 from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Job, Submission
 from support.fixtures.scheduling import POOL, Replica, finished, run_of
@@ -26,7 +26,7 @@ def waiting_in(scarce: bool) -> JobQueue:
 
 async def submit(plane: Replica, topic: str, *, aside: bool = True, **wanted: Any) -> Job:
     """A queued job: one of the heavy topic in the queue of its topic, as if its limit had been known."""
-    entry = Entry(Submission(topic, **wanted), POOL, (), waiting_in(aside and topic == HEAVY))
+    entry = CheckedSubmission(Submission(topic, **wanted), POOL, (), waiting_in(aside and topic == HEAVY))
     [end] = await plane.store.submit_all([plane.store.new(entry)])
     assert isinstance(end, tuple)
     return end[0]

@@ -29,7 +29,7 @@ from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.audit_ledger import plane_ledger
 from holdfast.plane.process.components import TABLES, Components, opened
 from holdfast.plane.process.health import ProcessHealth
-from holdfast.plane.process.parts import Health, State, WorkerPart, worker_of, writes_needed
+from holdfast.plane.process.parts import PartHealth, State, WorkerPart, worker_of, writes_needed
 from holdfast.plane.process.register_workflows import keep_workflows
 from holdfast.plane.process.startup_check import stores_ready
 from holdfast.plane.settings.sections import TEXT
@@ -151,10 +151,10 @@ class WorkerProcess:
         self._report("ready", f"worker {worker.name} serves {served}{asked}", worker=worker.name, probe=address)
 
 
-def _health(process_health: ProcessHealth) -> list[Health]:
+def _health(process_health: ProcessHealth) -> list[PartHealth]:
     if not process_health.begun:
-        return [Health("worker", State.STARTING)]
-    return [Health("worker", State.STOPPING if process_health.draining else State.RUNNING)]
+        return [PartHealth("worker", State.STARTING)]
+    return [PartHealth("worker", State.STOPPING if process_health.draining else State.RUNNING)]
 
 
 async def _outgrown(components: Components, process_health: ProcessHealth) -> None:

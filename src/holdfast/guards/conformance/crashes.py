@@ -24,7 +24,7 @@ from holdfast.errors import FencedOut
 from holdfast.guards.conformance.adapter import Factory, OpenedSubject
 from holdfast.guards.conformance.checks import GuardChapter, expect, expect_equal, expect_fenced_out, shown
 from holdfast.guards.conformance.environment import GuardWorld, world_of
-from holdfast.guards.conformance.subprocesses import ProcessGroup, nursery
+from holdfast.guards.conformance.subprocesses import ParentProcess, nursery
 
 chapter = GuardChapter()
 check = chapter.check
@@ -96,7 +96,7 @@ async def a_writer_that_is_killed_at_any_moment_loses_nothing_that_was_acknowled
             [fence] = await world.together([world.borrow(resource, partial(_survey, acknowledged))])
 
 
-async def _die_everywhere(world: GuardWorld, nurse: ProcessGroup, step: CrashStep) -> None:
+async def _die_everywhere(world: GuardWorld, nurse: ParentProcess, step: CrashStep) -> None:
     """See which moments the step passes, and then die at each of them, at a resource of its own."""
     resource = await _prepared(world, step)
     life = nurse.raise_one(partial(_do, world.factory, world.asynchronous, resource, step, None))

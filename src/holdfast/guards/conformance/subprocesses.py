@@ -118,7 +118,7 @@ def check_picklable(thing: object) -> None:
         ) from error
 
 
-class ProcessGroup:
+class ParentProcess:
     """A process that has children and lets them die."""
 
     def __init__(self, factory: Callable[[str], object], patience_s: float) -> None:
@@ -156,9 +156,9 @@ class ProcessEnd:
 
 
 @contextmanager
-def nursery(factory: Callable[[str], object], patience_s: float) -> Iterator[ProcessGroup]:
+def nursery(factory: Callable[[str], object], patience_s: float) -> Iterator[ParentProcess]:
     """A nursery for the length of the block."""
-    opened = ProcessGroup(factory, patience_s)
+    opened = ParentProcess(factory, patience_s)
     try:
         opened.wait_until_ready()
         yield opened

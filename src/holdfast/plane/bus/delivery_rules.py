@@ -1,18 +1,17 @@
-"""What a bus does with a message after it was handed to a consumer. Pure: no clock, no chance of its own.
+"""The decision after a delivery: ack, nack with a delay, or dead-letter. Pure.
 
-Promises: only handled messages are acknowledged. The delay of a handler is passed on unchanged, to the nanosecond; zero
-means immediately. Contention and store trouble never use up the budget of failures, however often they
-come: what bounds them is the age of the message. Whatever counts as a failure is bounded by number, so every message
-ends: handled, or as a dead letter.
+Promises: only handled messages are acked. A delay that a handler requests is used unchanged; zero means immediately.
+Contention and store failures do not count as failures of the message; they are bounded by its age. Failures are bounded
+by their number. So every message ends: handled, or as a dead letter.
 
 **A message that kills its consumer** leaves no process that could count a failure. So lost deliveries are counted:
-those that were started and never reported again. A consumer that fails, is busy, drains or has lost a store reports
+those that were started and never settled. A consumer that fails, is busy, drains or has lost a store reports
 that, and it does not count. Attempts at jobs are counted by their runs in the history of the job (`lost_runs`), on any
 bus: a message that was prefetched but not started when its worker died does not count. For all other messages, a bus
-with a row per message counts deliveries (`Standing.lost`). `LOST_MAX` is the limit. Where the handler counts itself,
-the limit of the bus is twice that number, for a handler that dies before it can count.
+with a row per message counts deliveries (`DeliveryState.lost`). `LOST_MAX` is the limit. Where the handler counts
+itself, the limit of the bus is twice that number, for a handler that dies before it can count.
 
-Ages and delays are nanoseconds; where an age is measured from, and on which clock, is the bus's affair.
+Ages and delays are nanoseconds. The bus defines from when an age is measured, and on which clock.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ from holdfast.core.backoff import Backoff, Draw, Grpc
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.types import MS, NS
 
-UNREADABLE_MAX: Final = 3  # deliveries; another consumer may be of a newer version, and able to read it
-LOST_MAX: Final = 10  # deliveries that were never reported again, as when a message kills its consumer
-BURIAL_AGAIN_NS: Final = 5 * NS  # after which a dead letter that could not be written is tried again
+UNREADABLE_MAX: Final = 3  # deliveries; another consumer may have a newer version that can read it
+LOST_MAX: Final = 10  # deliveries that were never settled, as when a message kills its consumer
+DEAD_LETTER_RETRY_NS: Final = 5 * NS  # between two attempts to write a dead letter
 
 ERROR_BACKOFF: Final = Grpc(500 * MS, 30 * NS, multiplier=2.0)
-"""Between two deliveries of a message whose handler failed and did not say when to come again."""
+"""Between two deliveries of a message whose handler failed without requesting a delay."""
 
-_BUSY_NS: Final = (
-    500 * MS
-)  # for a handler that let the error through as it was; the same classes as `core.retry_delays`
+# For a handler that did not catch the error; the same classes as in `core.retry_delays`.
+_BUSY_NS: Final = 500 * MS
 _BACKEND_NS: Final = NS
 
 
@@ -43,19 +41,19 @@ class Kind(StrEnum):
 
     HANDLED = "handled"
     BUSY = "busy"  # another holder has the lock
-    BACKEND = "backend"  # a store did not do its part
-    RETRY = "retry"  # the handler asks for another time, for a reason of its own
+    BACKEND = "backend"  # a store failed
+    RETRY = "retry"  # the handler requested a retry, for a reason of its own
     ERROR = "error"
-    UNREADABLE = "unreadable"  # it was never handed over
-    STOPPED = "stopped"  # the consumer is going away
+    UNREADABLE = "unreadable"  # no handler got it
+    STOPPED = "stopped"  # the consumer is closing
 
     @property
     def counts(self) -> bool:
-        """Whether it is a failure of the message, and not of its surroundings."""
+        """Whether it is a failure of the message, and not of a store or a lock."""
         return self in {Kind.RETRY, Kind.ERROR, Kind.UNREADABLE}
 
 
-class Code(StrEnum):
+class DeadLetterCode(StrEnum):
     """Why a message is a dead letter, for programs."""
 
     FAILURES = "max_failures"
@@ -66,8 +64,8 @@ class Code(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of one delivery. `delay_ns` is what the handler asked for; None: it did not say."""
+class DeliveryEnd:
+    """The end of one delivery. `delay_ns`: requested by the handler; None: it requested none."""
 
     kind: Kind
     delay_ns: int | None = None
@@ -75,8 +73,8 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What is known of a message when a delivery begins or ends."""
+class DeliveryState:
+    """The history of a message when a delivery begins or ends."""
 
     deliveries: int  # this one included
     failures: int  # before this one
@@ -86,7 +84,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When it is enough."""
+    """When a message becomes a dead letter."""
 
     max_failures: int
     max_age_ns: int
@@ -96,79 +94,80 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """It is done with."""
+    """The message is handled."""
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
-    """It is to be delivered again, after exactly this time. `counts`: as a failure."""
+class Nack:
+    """Redeliver the message after exactly this time. `counts`: as a failure."""
 
     delay_ns: int
     counts: bool
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """It is to be put aside, with the reason for people and the code for programs."""
+class DeadLetterDecision:
+    """Make the message a dead letter, with a reason for people and a code for programs."""
 
     reason: str
-    code: Code
+    code: DeadLetterCode
 
 
-Verdict: TypeAlias = Ack | GiveBack | DeadLetter
+Settlement: TypeAlias = Ack | Nack | DeadLetterDecision
 
 
-def ended(error: Exception | None) -> Ended:
-    """What the outcome of a handler says."""
+def end_of(error: Exception | None) -> DeliveryEnd:
+    """The end of a delivery whose handler returned (None) or raised."""
     if error is None:
-        return Ended(Kind.HANDLED)
+        return DeliveryEnd(Kind.HANDLED)
     if isinstance(error, RetryLater):
-        return Ended(_class_of(error.cause, error.__cause__, Kind.RETRY), round(error.delay * NS), str(error))
+        return DeliveryEnd(_class_of(error.cause, error.__cause__, Kind.RETRY), round(error.delay * NS), str(error))
     kind = _class_of(error, None, Kind.ERROR)
     delay_ns = {Kind.BUSY: _BUSY_NS, Kind.BACKEND: _BACKEND_NS}.get(kind)
-    return Ended(kind, delay_ns, f"{type(error).__name__}: {error}")
+    return DeliveryEnd(kind, delay_ns, f"{type(error).__name__}: {error}")
 
 
-def before(standing: Standing, limits: Limits) -> DeadLetter | None:
-    """Whether a message must not be handed over any more: only a redelivered one, for each gets its chance."""
-    if (letter := given_up(standing.lost)) is not None and standing.lost >= LOST_MAX * (1 + limits.judges_lost):
+def before(state: DeliveryState, limits: Limits) -> DeadLetterDecision | None:
+    """Whether a redelivered message must not be handled again. Every message is delivered at least once."""
+    if (letter := given_up(state.lost)) is not None and state.lost >= LOST_MAX * (1 + limits.judges_lost):
         return letter
-    if standing.deliveries > 1 and standing.age_ns > limits.max_age_ns:
-        return _too_old(standing, limits, "it was never handled")
+    if state.deliveries > 1 and state.age_ns > limits.max_age_ns:
+        return _too_old(state, limits, "it was never handled")
     return None
 
 
-def given_up(lost: int) -> DeadLetter | None:
-    """Whether something that so many have begun, and were not heard of again, must not be begun once more."""
+def given_up(lost: int) -> DeadLetterDecision | None:
+    """The dead letter after this many lost deliveries; None: it may be delivered again."""
     if lost < LOST_MAX:
         return None
-    return DeadLetter(f"{lost} consumers took it and were not heard of again", Code.LOST)
+    return DeadLetterDecision(f"{lost} consumers took it and were not heard of again", DeadLetterCode.LOST)
 
 
 def lost_runs(begun: int, given_back: int) -> int:
-    """How many runs of an attempt that is not over were never heard of again, one that runs now included.
+    """The number of lost runs of an attempt that has not ended, including one that runs now.
 
     A nacked run may not have reported its start: then it offsets no lost one.
     """
     return max(0, begun - given_back)
 
 
-def decide(end: Ended, standing: Standing, limits: Limits, draw: Draw) -> Verdict:
-    """What to do with a message, given how its delivery ended."""
+def decide(end: DeliveryEnd, state: DeliveryState, limits: Limits, draw: Draw) -> Settlement:
+    """Decide how to settle a message after a delivery."""
     if end.kind is Kind.HANDLED:
         return Ack()
     if end.kind is Kind.STOPPED:
-        return GiveBack(0, counts=False)
-    if end.kind is Kind.UNREADABLE and standing.deliveries >= UNREADABLE_MAX:
-        return DeadLetter(f"could not be read in {standing.deliveries} deliveries: {end.text}", Code.UNREADABLE)
-    failures = standing.failures + end.kind.counts
+        return Nack(0, counts=False)
+    if end.kind is Kind.UNREADABLE and state.deliveries >= UNREADABLE_MAX:
+        reason = f"could not be read in {state.deliveries} deliveries: {end.text}"
+        return DeadLetterDecision(reason, DeadLetterCode.UNREADABLE)
+    failures = state.failures + end.kind.counts
     if end.kind.counts and failures >= limits.max_failures:
-        return DeadLetter(f"failed {failures} times; the last time: {end.text}", Code.FAILURES)
-    if standing.age_ns > limits.max_age_ns:
-        return _too_old(standing, limits, f"the last time: {end.text}")
+        return DeadLetterDecision(f"failed {failures} times; the last time: {end.text}", DeadLetterCode.FAILURES)
+    if state.age_ns > limits.max_age_ns:
+        return _too_old(state, limits, f"the last time: {end.text}")
     if end.delay_ns is not None:
-        return GiveBack(end.delay_ns, counts=end.kind.counts)
-    return GiveBack(limits.backoff.delay_ns(standing.failures, 0, draw), counts=end.kind.counts)
+        return Nack(end.delay_ns, counts=end.kind.counts)
+    return Nack(limits.backoff.delay_ns(state.failures, 0, draw), counts=end.kind.counts)
 
 
 def _class_of(cause: BaseException | str, chained: BaseException | None, other: Kind) -> Kind:
@@ -178,9 +177,9 @@ def _class_of(cause: BaseException | str, chained: BaseException | None, other: 
     return Kind.BACKEND if any(isinstance(each, BackendError) for each in causes) else other
 
 
-def _too_old(standing: Standing, limits: Limits, text: str) -> DeadLetter:
+def _too_old(state: DeliveryState, limits: Limits, text: str) -> DeadLetterDecision:
     reason = (
-        f"is {standing.age_ns / NS:.0f} s old, and may be {limits.max_age_ns / NS:g}, "
-        f"after {standing.deliveries} deliveries; {text}"
+        f"is {state.age_ns / NS:.0f} s old, and may be {limits.max_age_ns / NS:g}, "
+        f"after {state.deliveries} deliveries; {text}"
     )
-    return DeadLetter(reason, Code.TOO_OLD)
+    return DeadLetterDecision(reason, DeadLetterCode.TOO_OLD)

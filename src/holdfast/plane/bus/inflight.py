@@ -30,17 +30,17 @@ from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.flows.log import say
 from holdfast.plane.bus.delivery_rules import (
-    BURIAL_AGAIN_NS,
+    DEAD_LETTER_RETRY_NS,
     Ack,
-    DeadLetter,
-    Ended,
-    GiveBack,
+    DeadLetterDecision,
+    DeliveryEnd,
+    DeliveryState,
     Kind,
     Limits,
-    Standing,
+    Nack,
     before,
     decide,
-    ended,
+    end_of,
 )
 from holdfast.plane.db.ports import Consumption, Handler
 from holdfast.plane.model.records import Delivery
@@ -65,7 +65,7 @@ class Taken:
     problem: str | None = None  # why it could not be read
 
 
-Settle: TypeAlias = Callable[[Taken, Ack | GiveBack], Awaitable[None]]
+Settle: TypeAlias = Callable[[Taken, Ack | Nack], Awaitable[None]]
 
 
 class InFlight:
@@ -156,7 +156,7 @@ class InFlight:
 
     async def _all_back(self, messages: Sequence[Taken]) -> None:
         for taken in messages:
-            await self._settled(taken, GiveBack(0, counts=False), Kind.STOPPED)
+            await self._settled(taken, Nack(0, counts=False), Kind.STOPPED)
 
     def _start(self) -> None:
         while self._line and len(self._running) < self._how.concurrency and not self._draining:
@@ -187,42 +187,42 @@ class InFlight:
 
     async def _handled(self, taken: Taken) -> None:
         again = taken.delivery.deliveries > 1 or taken.lost  # of a first delivery there is nothing to be judged
-        verdict: Ack | GiveBack | DeadLetter | None = before(self._standing(taken), self._limits) if again else None
-        end = Ended(Kind.STOPPED)
+        verdict: Ack | Nack | DeadLetterDecision | None = before(self._standing(taken), self._limits) if again else None
+        end = DeliveryEnd(Kind.STOPPED)
         try:
             if verdict is None:
                 end = await self._outcome(taken)
                 handled = end.kind is Kind.HANDLED
                 verdict = Ack() if handled else decide(end, self._standing(taken), self._limits, self._draw)
-            if isinstance(verdict, DeadLetter):
+            if isinstance(verdict, DeadLetterDecision):
                 verdict = await self._buried(taken, verdict)
         except asyncio.CancelledError:
-            end, verdict = Ended(Kind.STOPPED), GiveBack(0, counts=False)
+            end, verdict = DeliveryEnd(Kind.STOPPED), Nack(0, counts=False)
         await self._settled(taken, verdict, end.kind)
 
-    async def _outcome(self, taken: Taken) -> Ended:
+    async def _outcome(self, taken: Taken) -> DeliveryEnd:
         """Run the handler. Raises `CancelledError` only if the consumer is to stop."""
         if taken.problem is not None:
-            return Ended(Kind.UNREADABLE, text=taken.problem)
+            return DeliveryEnd(Kind.UNREADABLE, text=taken.problem)
         try:
             await self._handler(taken.delivery)
-            end = ended(None)
+            end = end_of(None)
         except asyncio.CancelledError as error:
             if self._told_to_stop():
                 raise
-            end = Ended(Kind.ERROR, text=f"something that the handler waited for was cancelled {error}".rstrip())
+            end = DeliveryEnd(Kind.ERROR, text=f"something that the handler waited for was cancelled {error}".rstrip())
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
-            end = ended(error)
+            end = end_of(error)
             if end.kind is Kind.ERROR:
                 told = {"subject": self._how.subject, "message": taken.delivery.message.id}
                 say(_log, logging.WARNING, "a handler failed", error, **told)
-        return Ended(Kind.STOPPED) if taken in self._stopped else end
+        return DeliveryEnd(Kind.STOPPED) if taken in self._stopped else end
 
     def _told_to_stop(self) -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 
-    async def _buried(self, taken: Taken, letter: DeadLetter) -> Ack | GiveBack:
+    async def _buried(self, taken: Taken, letter: DeadLetterDecision) -> Ack | Nack:
         try:
             if self._how.on_dead is not None:
                 await self._how.on_dead(taken.delivery, letter.reason, str(letter.code))
@@ -231,18 +231,18 @@ class InFlight:
             told = {"subject": self._how.subject, "message": taken.delivery.message.id}
             say(_log, logging.ERROR, "a dead letter could not be written; it is tried again", error, **told)
             self.tally["burials_failed"] += 1
-            return GiveBack(BURIAL_AGAIN_NS, counts=False)
+            return Nack(DEAD_LETTER_RETRY_NS, counts=False)
         self.tally["dead"] += 1
         return Ack()
 
-    async def _settled(self, taken: Taken, verdict: Ack | GiveBack, kind: Kind) -> None:
+    async def _settled(self, taken: Taken, verdict: Ack | Nack, kind: Kind) -> None:
         self.tally[str(kind)] += 1
         if ARMED:
             await areach("plane.bus.settle")
         await self._settle(taken, verdict)
 
-    def _standing(self, taken: Taken) -> Standing:
+    def _standing(self, taken: Taken) -> DeliveryState:
         delivery = taken.delivery
         since_ns = max(delivery.first_ns, delivery.message.not_before_ns)
         age_ns = max(0, self._clock.now().wall - since_ns)
-        return Standing(delivery.deliveries, delivery.failures, age_ns, taken.lost)
+        return DeliveryState(delivery.deliveries, delivery.failures, age_ns, taken.lost)

@@ -49,7 +49,7 @@ Send: TypeAlias = Callable[[Sequence[Row]], Awaitable[Sequence[Row]]]
 """Publishes rows whose keys all differ, and returns those that are done with. Never raises for a row."""
 
 
-class Outbox:
+class PlaneOutbox:
     """The lane of one process, and its relay."""
 
     def __init__(

@@ -29,7 +29,7 @@ _EVENT: Final = sql("event_insert")
 _BLANK: Final = dict.fromkeys(("run_fence", "worker", "result", "reason", "code"))
 
 
-class Entry(NamedTuple):
+class CheckedSubmission(NamedTuple):
     """A checked submission, the pool and queue of its job, and the messages about it."""
 
     wanted: Submission
@@ -61,7 +61,7 @@ class New(NamedTuple):
             tx.notify(pool_channel(self.values["pool"]))
 
 
-def new_job(entry: Entry, identity: str, now_ns: int, state: JobState) -> New:
+def new_job(entry: CheckedSubmission, identity: str, now_ns: int, state: JobState) -> New:
     """The rows of a submission that was checked."""
     values = {**values_of(entry.wanted, identity, entry.pool, now_ns), "state": str(state)}
     if not values["not_before_ns"]:

@@ -48,7 +48,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProgressReport:
     """Progress of one job."""
 
     job: str
@@ -62,7 +62,7 @@ class ProgressStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def record(self, reports: Sequence[Report]) -> None:
+    async def record(self, reports: Sequence[ProgressReport]) -> None:
         """Store reports of different jobs. A stale one changes nothing."""
         rows = [_values(each) for each in sorted(reports, key=lambda each: each.job)]  # one order: no deadlock
 
@@ -84,13 +84,13 @@ class ProgressReporter:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._mutex = threading.Lock()  # around the two below
-        self._pending: dict[str, Report] = {}
+        self._pending: dict[str, ProgressReport] = {}
         self._awake = False  # a write is due or under way: the next report need not start one
         self._writing: asyncio.Task[None] | None = None
         self._trouble = Trouble(_log, "progress of jobs cannot be stored", "progress of jobs is stored again")
         self.dropped = 0
 
-    def report(self, report: Report) -> None:
+    def report(self, report: ProgressReport) -> None:
         """Store this soon. Any thread may call it, as often as it likes."""
         with self._mutex:
             if report.job not in self._pending and len(self._pending) >= PENDING_MAX:
@@ -150,7 +150,7 @@ def progress_of(row: Row) -> Progress:
     )
 
 
-def _values(report: Report) -> dict[str, Any]:
+def _values(report: ProgressReport) -> dict[str, Any]:
     progress = report.progress
     return {
         "job": report.job,

@@ -30,7 +30,7 @@ from holdfast.guards.bearer import Fenced, carried, granted
 from holdfast.plane.db.batcher import Batcher, Failed, answered
 from holdfast.plane.db.ports import Bus, Database, Tx
 from holdfast.plane.db.statements import script, sql
-from holdfast.plane.jobs.insert import Entry, New, new_job, submit_many, submit_one
+from holdfast.plane.jobs.insert import CheckedSubmission, New, new_job, submit_many, submit_one
 from holdfast.plane.jobs.quotas import PoolFull, Slots, TenantFull
 from holdfast.plane.jobs.rows import event_of, job_of
 from holdfast.plane.jobs.updates import (
@@ -111,7 +111,7 @@ class JobStore:
 
     # Inserting and reading.
 
-    def new(self, entry: Entry) -> New:
+    def new(self, entry: CheckedSubmission) -> New:
         """A job that is to be made."""
         return self._new(entry, JobState.PENDING)
 
@@ -135,10 +135,10 @@ class JobStore:
 
         `state` may also be `APPROVAL_REQUIRED`: then it waits for a person.
         """
-        new = self._new(Entry(wanted, pool, messages), state)
+        new = self._new(CheckedSubmission(wanted, pool, messages), state)
         return lambda tx: submit_one(tx, self._bus, new)
 
-    def _new(self, entry: Entry, state: JobState) -> New:
+    def _new(self, entry: CheckedSubmission, state: JobState) -> New:
         now_ns = self.clock.now().wall
         identity = entry.wanted.id or f"{now_ns // 1_000_000:012x}-{self.entropy.token()[:20]}"
         return new_job(entry, identity, now_ns, state)

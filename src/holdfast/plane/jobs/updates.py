@@ -38,7 +38,7 @@ from holdfast.plane.db.statements import put_many, script, sql
 from holdfast.plane.jobs.insert import New, first_event
 from holdfast.plane.jobs.quotas import Counting, PoolFull, Slots, TenantFull, TopicCounting, TopicFull
 from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_values, requeued
-from holdfast.plane.jobs.rules import Code, End, Look
+from holdfast.plane.jobs.rules import End, JobCode, JobFacts
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import WITH_WORKERS, JobQueue, JobState, Move, move
 from holdfast.plane.model.messages import pool_channel
@@ -363,10 +363,10 @@ def _going(new: New, after: Job) -> Mapping[str, Any]:
     }
 
 
-def look_of(job: Job) -> Look:
+def facts_of(job: Job) -> JobFacts:
     """The fields of a job that a decision needs."""
-    taken_back = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK
-    return Look(job.state, job.attempt, job.max_attempts, job.not_before_ns, job.deadline_ns, taken_back, job.queue)
+    taken_back = job.state is JobState.RETRYING and job.code == JobCode.TAKEN_BACK
+    return JobFacts(job.state, job.attempt, job.max_attempts, job.not_before_ns, job.deadline_ns, taken_back, job.queue)
 
 
 def ending(

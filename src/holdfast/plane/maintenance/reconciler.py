@@ -30,9 +30,9 @@ from holdfast.flows.log import say
 from holdfast.guards.bearer import carried
 from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.db.statements import sql
-from holdfast.plane.jobs.rules import Code, StateLimits, overdue
+from holdfast.plane.jobs.rules import JobCode, StateLimits, overdue
 from holdfast.plane.jobs.store import JobStore, Writing
-from holdfast.plane.jobs.updates import ending, look_of
+from holdfast.plane.jobs.updates import ending, facts_of
 from holdfast.plane.locks.job_lock import JobLockStatistics, job_lock
 from holdfast.plane.locks.registry import RECONCILER, RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.loops.cadence import Mode
@@ -141,12 +141,12 @@ class Reconciler:
     async def _settle(self, row: Row) -> None:
         """End one job, if it is still overdue under its lock."""
         job_id = row["id"]
-        code: Code | None = None
+        code: JobCode | None = None
 
         def decide(job: Job) -> Writing | None:
             nonlocal code
             end = overdue(
-                look_of(job),
+                facts_of(job),
                 updated_ns=job.updated_ns,
                 timeout_ns=job.timeout_ns,
                 now_ns=self._now_ns(),
@@ -166,7 +166,7 @@ class Reconciler:
             return
         if changed.before is None or changed.after is None:
             self._spared += 1
-        elif code is Code.DEADLINE:
+        elif code is JobCode.DEADLINE:
             self._expired[changed.before.state] += 1
         else:
             self._timed_out[changed.before.state] += 1

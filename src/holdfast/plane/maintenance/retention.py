@@ -84,7 +84,7 @@ class CleanupStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ScanPositions:
     """The positions of the scans, as stored in the document."""
 
     jobs: Place = BEFORE_ALL
@@ -92,7 +92,7 @@ class Progress:
     tenant: str | None = None  # whose dead letters were counted last; None: start with the first
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Progress:
+    def of(cls, body: Mapping[str, Any]) -> ScanPositions:
         """From the document; without one, all scans start."""
         return cls(Place(*body["jobs"]), body["lap_ns"], body["tenant"]) if body else cls()
 
@@ -101,10 +101,12 @@ class Progress:
         return {"jobs": list(self.jobs), "lap_ns": self.lap_ns, "tenant": self.tenant}
 
 
-Step: TypeAlias = Callable[[Tx, Progress], Coroutine[Any, Any, tuple[Counter[str], Progress, bool]]]
+Step: TypeAlias = Callable[[Tx, ScanPositions], Coroutine[Any, Any, tuple[Counter[str], ScanPositions, bool]]]
 """One batch: the deleted items, the new position, and whether there are more of the kind."""
 
-FlowStep: TypeAlias = Callable[["Cleanup", Tx, Progress], Coroutine[Any, Any, tuple[Counter[str], Progress, bool]]]
+FlowStep: TypeAlias = Callable[
+    ["Cleanup", Tx, ScanPositions], Coroutine[Any, Any, tuple[Counter[str], ScanPositions, bool]]
+]
 """The same for workflows."""
 
 
@@ -150,7 +152,7 @@ class Cleanup:
     async def tick(self, tick: Tick) -> None:
         """A bounded number of batches of each kind."""
         writer = tick.lease.owner
-        progress = Progress.of((await self.document.enter(tick.lease, writer=writer)).body)
+        progress = ScanPositions.of((await self.document.enter(tick.lease, writer=writer)).body)
         own: list[Step] = [self._old_letters, self._surplus_letters, self._finished_jobs, self._silent_workers]
         own.append(self._free_pages)
         for step in (*own, *self._flows):
@@ -161,10 +163,10 @@ class Cleanup:
                 if not more:
                     break
 
-    async def _do(self, tick: Tick, step: Step, progress: Progress) -> tuple[Progress, bool]:
+    async def _do(self, tick: Tick, step: Step, progress: ScanPositions) -> tuple[ScanPositions, bool]:
         """One batch in one transaction, with its end position, under the leader's fence."""
 
-        async def work(tx: Tx) -> tuple[tuple[Counter[str], Progress, bool], Mapping[str, Any]]:
+        async def work(tx: Tx) -> tuple[tuple[Counter[str], ScanPositions, bool], Mapping[str, Any]]:
             done = await step(tx, progress)
             return done, done[1].body()
 
@@ -174,12 +176,12 @@ class Cleanup:
 
     # The kinds.
 
-    async def _old_letters(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+    async def _old_letters(self, tx: Tx, progress: ScanPositions) -> tuple[Counter[str], ScanPositions, bool]:
         before_ns = self.now_ns() - self.retention.letters_ns
         gone = await tx.query(_LETTERS, {"before_ns": before_ns, "most": self.batch})
         return Counter(letters=len(gone)), progress, len(gone) == self.batch
 
-    async def _surplus_letters(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+    async def _surplus_letters(self, tx: Tx, progress: ScanPositions) -> tuple[Counter[str], ScanPositions, bool]:
         """One tenant at a time, by name; after the last one the first again, in the next tick."""
         statement = _FIRST_TENANT if progress.tenant is None else _NEXT_TENANT
         found = await tx.query(statement, {"after": progress.tenant})
@@ -192,7 +194,7 @@ class Cleanup:
             progress = replace(progress, tenant=tenant)
         return Counter(letters=len(gone)), progress, True
 
-    async def _finished_jobs(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+    async def _finished_jobs(self, tx: Tx, progress: ScanPositions) -> tuple[Counter[str], ScanPositions, bool]:
         now_ns = self.now_ns()
         at, lap_ns = progress.jobs, progress.lap_ns
         if now_ns - lap_ns >= LAP_NS:
@@ -216,7 +218,7 @@ class Cleanup:
         counts = Counter(jobs=len(gone), emptied=len(emptied))
         return counts, replace(progress, jobs=last, lap_ns=lap_ns), len(page) == self.batch
 
-    async def _free_pages(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+    async def _free_pages(self, tx: Tx, progress: ScanPositions) -> tuple[Counter[str], ScanPositions, bool]:
         """Return free pages of a SQLite file to the file system. Postgres does that automatically."""
         if tx.dialect != "sqlite":
             return Counter(), progress, False
@@ -226,7 +228,7 @@ class Cleanup:
             await tx.query("PRAGMA incremental_vacuum(1)")  # Python's driver frees one page per call
         return Counter(), progress, surplus > FREED_AT_ONCE
 
-    async def _silent_workers(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+    async def _silent_workers(self, tx: Tx, progress: ScanPositions) -> tuple[Counter[str], ScanPositions, bool]:
         before_ns = self.now_ns() - self.retention.workers_ns
         gone = await tx.query(_WORKERS, {"before_ns": before_ns})
         return Counter(workers=len(gone)), progress, False
@@ -243,7 +245,7 @@ _RUN: Final = sql("cleanup_run")
 _APPROVALS: Final = sql("cleanup_approvals")
 
 
-async def finished_runs(cleanup: Cleanup, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+async def finished_runs(cleanup: Cleanup, tx: Tx, progress: ScanPositions) -> tuple[Counter[str], ScanPositions, bool]:
     """One batch of runs. A timeline that is too long for one batch goes on in the next, and its run goes last."""
     now_ns, kept = cleanup.now_ns(), cleanup.retention
     most = min(cleanup.batch, RUNS_MAX)
@@ -260,7 +262,7 @@ async def finished_runs(cleanup: Cleanup, tx: Tx, progress: Progress) -> tuple[C
     return counts, progress, len(found) == most
 
 
-async def old_approvals(cleanup: Cleanup, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+async def old_approvals(cleanup: Cleanup, tx: Tx, progress: ScanPositions) -> tuple[Counter[str], ScanPositions, bool]:
     """One batch of approvals whose job was deleted."""
     values = {"before_ns": cleanup.now_ns() - cleanup.retention.runs_ns, "most": cleanup.batch}
     gone = await tx.query(_APPROVALS, values)

@@ -26,7 +26,7 @@ EVERY_POOL: Final = "pools"
 
 SUBMIT: Final = "job.submit"  # a job was accepted, or has to be decided again
 STARTED: Final = "job.started"  # a worker has begun an attempt, under its lease
-RESULT: Final = "job.result"  # a worker has finished an attempt, or several at the same time (`results`)
+RESULT: Final = "job.result"  # a worker has finished an attempt
 CANCEL: Final = "job.cancel"  # a caller requests the end of a job
 DONE: Final = "job.done"  # the scheduler has written a terminal state: the only truth about results
 WORK: Final = "work"  # work.<pool>.<topic>: attempts for the workers of a pool that serve the topic (`work_subject`)

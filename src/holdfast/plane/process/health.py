@@ -29,7 +29,7 @@ from holdfast.plane.db.migrations import Outgrown
 from holdfast.plane.locks import registry as families
 from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.bounded_call import BoundedCall
-from holdfast.plane.process.parts import Health, State
+from holdfast.plane.process.parts import PartHealth, State
 from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service
 from holdfast.runtime.statistics import of_locks
@@ -51,7 +51,7 @@ class ProcessHealth:
         self,
         service: Service,
         *,
-        health: Callable[[], Sequence[Health]] = tuple,
+        health: Callable[[], Sequence[PartHealth]] = tuple,
         counts: Callable[[], Iterable[Reading]] = tuple,
         writes: bool = True,
     ) -> None:

@@ -50,7 +50,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class PartHealth:
     """The health of a part."""
 
     part: str
@@ -308,7 +308,6 @@ def worker_of(components: Components, app: App, name: str | None = None) -> Work
         delays=components.policing.jitter.delays,
         name=name,
         claim_leases=chosen.claim_leases,
-        batch_results=chosen.batch_results,
     )
 
 

@@ -39,7 +39,7 @@ from holdfast.plane.db.migrations import outgrown
 from holdfast.plane.db.ports import Audit
 from holdfast.plane.process.components import TABLES, Components, opened
 from holdfast.plane.process.health import ProcessHealth
-from holdfast.plane.process.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part, writes_needed
+from holdfast.plane.process.parts import Part, PartHealth, SchedulerPart, State, WorkerPart, loop_part, writes_needed
 from holdfast.plane.process.register_workflows import keep_workflows
 from holdfast.plane.process.startup_check import stores_ready
 from holdfast.plane.process.workflow_parts import EnginePart, flow_loop_part
@@ -130,10 +130,10 @@ class Plane:
                 return each
         raise BadInput("part", f"{name!r:.60} does not run here", f"use one of {', '.join(self.names) or 'none'}")
 
-    def health(self) -> Sequence[Health]:
+    def health(self) -> Sequence[PartHealth]:
         """The health of each part, in the order in which they start."""
         details: dict[str, Mapping[str, Any]] = {each.name: each.detail() for each in self._parts}
-        return [Health(name, self._states[name], details.get(name, {})) for name in self.names]
+        return [PartHealth(name, self._states[name], details.get(name, {})) for name in self.names]
 
     async def open(self) -> None:
         """Create the components, without using a store: from then on there is `process_health`."""

@@ -33,9 +33,9 @@ from holdfast.plane.fleet.registry import View, Workers
 from holdfast.plane.jobs.insert import New
 from holdfast.plane.jobs.locked_updates import Deciding, LockedChanges
 from holdfast.plane.jobs.quotas import PoolFull, TenantFull, TopicFull
-from holdfast.plane.jobs.rules import Code, Dispatch, End, Later, Nothing, decide
+from holdfast.plane.jobs.rules import Dispatch, End, JobCode, Nothing, Wait, decide
 from holdfast.plane.jobs.store import Changed, JobStore, Writing
-from holdfast.plane.jobs.updates import ending, look_of
+from holdfast.plane.jobs.updates import ending, facts_of
 from holdfast.plane.locks.job_lock import JobLockStatistics
 from holdfast.plane.locks.registry import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
@@ -187,7 +187,7 @@ class Placement:
             if job.state is not JobState.DISPATCHED or job.pool != pool or job.updated_ns > until_ns:
                 return None
             reason = "taken back: no worker has begun it, and its workers have more to do than they have slots"
-            code = str(Code.TAKEN_BACK)
+            code = str(JobCode.TAKEN_BACK)
             queue = _queue(view, pool, job.topic)
             change = Change(JobState.RETRYING, reason=reason, code=code, queue=queue, actor=self.actor, taken_back=True)
             return Writing([change])
@@ -200,7 +200,7 @@ class Placement:
         view = await self.workers.view()
 
         def now(job: Job) -> Writing | None:
-            waits = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK and job.queue is JobQueue.DELAYED
+            waits = job.state is JobState.RETRYING and job.code == JobCode.TAKEN_BACK and job.queue is JobQueue.DELAYED
             return Writing(queue=_queue(view, job.pool, job.topic)) if waits else None
 
         with contextlib.suppress(RetryLater):
@@ -294,7 +294,7 @@ class _Decision:
         self._pool = ""  # of these workers
         self._queue = JobQueue.POOL  # which queue it waits in there
         self._now_ns = store.clock.now().wall
-        self._decided: Nothing | Dispatch | Later | End = Nothing("not decided")
+        self._decided: Nothing | Dispatch | Wait | End = Nothing("not decided")
 
     def deciding(self, fence: CarriedFence) -> Callable[[Job], Writing | None]:
         """The decision under a fence."""
@@ -310,7 +310,7 @@ class _Decision:
         self.moves = pool != job.pool
         self._queue = _queue(view, pool, job.topic)
         self._decided = decided = decide(
-            look_of(job),
+            facts_of(job),
             now_ns=now_ns,
             known_topic=placement.knows(view, job, now_ns),
             live_workers=view.pool(pool).workers_for(job.topic),
@@ -329,7 +329,7 @@ class _Decision:
             return Writing(changes, lambda after: [_message(view, after, fence)], capacity=capacity, topic_places=slots)
         if isinstance(decided, End):
             return ending(job, decided, fence, actor=placement.actor)
-        return self._later(job, decided) if isinstance(decided, Later) else None
+        return self._later(job, decided) if isinstance(decided, Wait) else None
 
     def waiting(self, _: CarriedFence) -> Callable[[Job], Writing | None]:
         """The decision to let it wait, which is the same under every fence."""
@@ -350,17 +350,17 @@ class _Decision:
             return PlacementResult.DISPATCHED
         if isinstance(self._decided, End):
             return PlacementResult.ENDED
-        if isinstance(self._decided, Later):
-            return PlacementResult.NOT_YET if self._decided.code is Code.NOT_YET else PlacementResult.NO_WORKER
+        if isinstance(self._decided, Wait):
+            return PlacementResult.NOT_YET if self._decided.code is JobCode.NOT_YET else PlacementResult.NO_WORKER
         return PlacementResult.NOTHING
 
-    def _later(self, job: Job, later: Later) -> Writing | None:
+    def _later(self, job: Job, later: Wait) -> Writing | None:
         """Let a job wait that cannot go now.
 
         For its time: in no queue, with a message that is due then. For a worker that serves its topic: in the queue of
         the topic, where it delays no other job. Dispatchers read that queue as soon as the topic is served.
         """
-        if later.code is Code.NOT_YET:
+        if later.code is JobCode.NOT_YET:
             return Writing(not_before_ns=job.not_before_ns, tell=[_retry_message(job, job.not_before_ns)])
         writing = self.as_waiting(job)
         due_ns = self._placement.topic_due_ns(job)

@@ -28,27 +28,27 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.core import backoff
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMissing, Unavailable
-from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.db.batcher import Failed
+from holdfast.guards.bearer import CarriedFence, granted
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.jobs.locked_updates import Deciding
 from holdfast.plane.jobs.rules import (
     NO_WORKER_SPREAD_NS,
-    Again,
-    Attempt,
-    Code,
+    AttemptEnd,
+    CurrentAttempt,
     End,
-    Ended,
-    Standing,
-    Word,
+    JobCode,
+    ReportedAttempt,
+    ReportStanding,
+    Retry,
     after_attempt,
     elsewhere_ns,
-    standing,
+    standing_of_end,
     standing_of_start,
 )
 from holdfast.plane.jobs.store import Changed, JobStore, Writing
-from holdfast.plane.jobs.updates import ending, look_of, stop_for
+from holdfast.plane.jobs.updates import ending, facts_of, stop_for
 from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobQueue, JobState
@@ -66,7 +66,6 @@ from holdfast.plane.model.records import (
 from holdfast.plane.scheduler.dispatcher import Dispatcher
 from holdfast.plane.scheduler.placement import Placement, PlacementResult
 from holdfast.plane.scheduler.takeover_latency import TakeoverLatency
-from holdfast.plane.worker.result_batcher import split
 from holdfast.types import Duration, duration_ns
 
 RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
@@ -78,7 +77,7 @@ TOPICS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AttemptReport:
     """A worker's report on an attempt."""
 
     job: str
@@ -89,7 +88,7 @@ class Report:
     body: Mapping[str, Any]
 
 
-def report_of(message: Message) -> Report:
+def report_of(message: Message) -> AttemptReport:
     """Read a worker's message, or `BadInput`."""
     body = message.body
     job = check_id("job", body.get("job"))
@@ -100,10 +99,31 @@ def report_of(message: Message) -> Report:
         )
     attempt = check_whole("attempt", body.get("attempt"), 0, 2**31)
     made_ns = check_whole("made_ns", body.get("made_ns", 0), 0, TIME_MAX)
-    return Report(job, made_ns, attempt, check_id("worker", body.get("worker")), run, body)
+    return AttemptReport(job, made_ns, attempt, check_id("worker", body.get("worker")), run, body)
 
 
-def ended_of(body: Mapping[str, Any]) -> Ended:
+def results_in(message: Message) -> list[Message] | None:
+    """The results in a message of an older worker, which puts several into one; None: it is a single result.
+
+    `BadInput` if it makes no sense. Each of them has the id and fence that it would have had on its own.
+    """
+    if "results" not in message.body:
+        return None
+    results = message.body["results"]
+    if not isinstance(results, list) or not results or not all(isinstance(each, dict) for each in results):
+        raise BadInput("results", f"{message.id} has none", "send one or more, each a JSON object")
+    return [_single(each) for each in results]
+
+
+def _single(result: Mapping[str, Any]) -> Message:
+    # The prefix of the plane does not matter: readers of a result check the rest of its key (`names`).
+    job, attempt = check_id("job", result.get("job")), check_whole("attempt", result.get("attempt"), 0, 2**31)
+    run = granted(WORKER_JOB.key(job=job), check_whole("fence", result.get("fence"), 1, FENCE_MAX))  # both were checked
+    body = {name: value for name, value in result.items() if name != "fence"}
+    return Message(f"{subjects.RESULT}:{job}:{attempt}:{run.fence}", subjects.RESULT, body, job, run)
+
+
+def ended_of(body: Mapping[str, Any]) -> AttemptEnd:
     """How an attempt ended, from a worker's report, or `BadInput`."""
     status = body.get("status")
     if status not in ("succeeded", "failed", "quarantined", "returned"):
@@ -111,13 +131,13 @@ def ended_of(body: Mapping[str, Any]) -> Ended:
         raise BadInput("status", f"{status!r:.60} is not the end of an attempt", fix)
     error = body.get("error")
     delay_ns = body.get("retry_after_ns")
-    return Ended(
+    return AttemptEnd(
         ok=status == "succeeded",
         error=None if error is None else str(error)[:REASON_CHARS_MAX],
         retryable=bool(body.get("retryable", True)),
         retry_after_ns=None if delay_ns is None else check_whole("retry_after_ns", delay_ns, 0, 2**62),
         begun=status != "returned",
-        lost=status == "failed" and body.get("code") == Code.LOST,
+        lost=status == "failed" and body.get("code") == JobCode.LOST,
         quarantined=status == "quarantined",
     )
 
@@ -255,7 +275,7 @@ class Scheduler:
         said = report_of(delivery.message)
 
         def begin(job: Job) -> Writing | None:
-            if standing_of_start(_attempt(job), _word(said)) is not Standing.CURRENT:
+            if standing_of_start(_attempt(job), _word(said)) is not ReportStanding.CURRENT:
                 return None
             return Writing([_running(said)])
 
@@ -265,34 +285,20 @@ class Scheduler:
             return
         worth = standing_of_start(_attempt(job), _word(said))
         self._count(subjects.STARTED, worth)
-        if worth in (Standing.STALE, Standing.OVER) and job.run_fence != said.run.fence:
-            why = "the job is over" if worth is Standing.OVER else "another attempt has taken over"
+        if worth in (ReportStanding.STALE, ReportStanding.OVER) and job.run_fence != said.run.fence:
+            why = "the job is over" if worth is ReportStanding.OVER else "another attempt has taken over"
             await self._bus.publish([stop_for(job, said.worker, said.attempt, said.run.fence, why)])
 
     async def on_result(self, delivery: Delivery) -> None:
-        """Write the results of one attempt, or of several."""
-        messages = split(delivery.message)
-        said = [report_of(each) for each in messages]
-        wanted = [(each.job, await self._decision(each)) for each in said]
-        if len(wanted) == 1:
-            await self._handled(said[0], await self.placement.change(*wanted[0]))
+        """Write the result of an attempt. Several results in one message are published again, each on its own."""
+        if (results := results_in(delivery.message)) is not None:
+            self._count(subjects.RESULT, "several")
+            await self._bus.publish(results)
             return
-        alone: list[Message] = []
-        later: RetryLater | None = None
-        for message, each, end in zip(messages, said, await self.placement.change_all(wanted), strict=True):
-            if not isinstance(end, Failed):
-                await self._handled(each, end)
-                continue
-            alone.append(message)
-            if later is None and isinstance(end.error, RetryLater):
-                later = end.error
-        if later is not None and len(alone) == len(messages):
-            raise later  # mostly a store failure, which is no reason for more messages: they come again together
-        if alone:  # each has its own delays, and its own budget, from here on
-            self.tally[f"{subjects.RESULT}.alone"] += len(alone)
-            await self._bus.publish(alone)
+        said = report_of(delivery.message)
+        await self._handled(said, await self.placement.change(said.job, await self._decision(said)))
 
-    async def _decision(self, said: Report) -> Deciding:
+    async def _decision(self, said: AttemptReport) -> Deciding:
         """The decision about a job after this report. `BadInput` if the report makes no sense."""
         ended = ended_of(said.body)
         # Read before the lock is held: earlier attempts ended before this one began, so their number is settled.
@@ -301,10 +307,10 @@ class Scheduler:
         chance = self._store.entropy.below(1 << 32)  # drawn once, so that the decision only computes
 
         def decide(fence: CarriedFence, job: Job) -> Writing | None:
-            if standing(_attempt(job), _word(said)) is not Standing.CURRENT:
+            if standing_of_end(_attempt(job), _word(said)) is not ReportStanding.CURRENT:
                 return None
             backoff_ns = self._backoff_ns(job, ended, postponed, chance)
-            look = look_of(job)
+            look = facts_of(job)
             meaning = after_attempt(look, ended, now_ns=now_ns, backoff_ns=backoff_ns, postponed=postponed)
             writing = self._after(job, meaning, said, fence, now_ns)
             if job.state is JobState.RUNNING or not ended.begun:
@@ -314,18 +320,18 @@ class Scheduler:
 
         return lambda fence: partial(decide, fence)
 
-    def _backoff_ns(self, job: Job, ended: Ended, postponed: int, chance: int) -> int:
+    def _backoff_ns(self, job: Job, ended: AttemptEnd, postponed: int, chance: int) -> int:
         """How long to wait before another attempt, if there is one. `chance` is a draw of 32 bits."""
         if not ended.begun:
             return elsewhere_ns(job.version - 1, chance * NO_WORKER_SPREAD_NS >> 32)
         return self._retry.delay_ns(max(0, job.attempt - postponed - 1), 0, lambda n: chance * n >> 32)
 
-    async def _handled(self, said: Report, changed: Changed) -> None:
+    async def _handled(self, said: AttemptReport, changed: Changed) -> None:
         before, after = changed.before, changed.after
-        worth = PlacementResult.MISSING if before is None else standing(_attempt(before), _word(said))
+        worth = PlacementResult.MISSING if before is None else standing_of_end(_attempt(before), _word(said))
         self._count(subjects.RESULT, worth)
         if before is not None and after is not None:
-            if after.code == Code.TAKEN_BACK:
+            if after.code == JobCode.TAKEN_BACK:
                 self._returned.add(before.pool, before.topic, before.id)
             elif (waiting := self._returned.pop(before.pool, before.topic)) is not None:
                 await self.placement.enqueue(waiting)
@@ -348,21 +354,27 @@ class Scheduler:
                 return None
             if run is not None and (job.labels.get(subjects.RUN_LABEL), job.tenant) != (run, tenant):
                 return None
-            end = End(JobState.CANCELLED, Code.CANCELLED, reason, dead=False)
+            end = End(JobState.CANCELLED, JobCode.CANCELLED, reason, dead=False)
             return ending(job, end, fence, actor=actor)
 
         changed = await self.placement.change(job_id, lambda fence: partial(cancel, fence))
         over = "missing" if changed.before is None else "over"
         self._count(subjects.CANCEL, over if changed.after is None else "cancelled")
 
-    def _after(self, job: Job, meaning: End | Again, said: Report, fence: CarriedFence, now_ns: int) -> Writing:
+    def _after(self, job: Job, meaning: End | Retry, said: AttemptReport, fence: CarriedFence, now_ns: int) -> Writing:
         if isinstance(meaning, End):
             result = said.body.get("result") if meaning.state is JobState.SUCCEEDED else None
             return ending(
                 job, meaning, fence, actor=said.worker, result=result, worker=said.worker, run_fence=said.run.fence
             )
         at_ns = now_ns + meaning.delay_ns
-        why = Code.TAKEN_BACK if meaning.taken_back else Code.POSTPONED if meaning.postponed else Code.WORKER_ERROR
+        why = (
+            JobCode.TAKEN_BACK
+            if meaning.taken_back
+            else JobCode.POSTPONED
+            if meaning.postponed
+            else JobCode.WORKER_ERROR
+        )
         change = Change(
             JobState.RETRYING,
             reason=meaning.reason,
@@ -415,13 +427,13 @@ def _took_ns(body: Mapping[str, Any]) -> int | None:
     return took_ns if type(took_ns) is int else None
 
 
-def _running(said: Report) -> Change:
+def _running(said: AttemptReport) -> Change:
     return Change(JobState.RUNNING, worker=said.worker, run_fence=said.run.fence, actor=said.worker)
 
 
-def _attempt(job: Job) -> Attempt:
-    return Attempt(job.state, job.attempt, job.run_fence, job.created_ns)
+def _attempt(job: Job) -> CurrentAttempt:
+    return CurrentAttempt(job.state, job.attempt, job.run_fence, job.created_ns)
 
 
-def _word(said: Report) -> Word:
-    return Word(said.attempt, said.run.fence, said.made_ns)
+def _word(said: AttemptReport) -> ReportedAttempt:
+    return ReportedAttempt(said.attempt, said.run.fence, said.made_ns)

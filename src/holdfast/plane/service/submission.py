@@ -20,7 +20,7 @@ from holdfast.plane.approvals.rules import RuleEffect
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.fleet.registry import View, Workers
-from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.insert import CheckedSubmission
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
@@ -84,8 +84,8 @@ class SubmissionService:
             except HoldfastError as error:
                 answers[at] = error
         places = await self._destinations(dict.fromkeys(each.topic for each in checked.values()), pool)
-        allowed: dict[int, Entry] = {}
-        held: dict[int, Entry] = {}
+        allowed: dict[int, CheckedSubmission] = {}
+        held: dict[int, CheckedSubmission] = {}
         for at, each in checked.items():
             destination = places[each.topic]
             if isinstance(destination, HoldfastError):
@@ -93,7 +93,7 @@ class SubmissionService:
                 continue
             may_run = self._approvals is None or self._approvals.evaluate(each).effect is RuleEffect.ALLOW
             messages = [subjects.submitted()] if each.not_before_ns or not destination.served else ()
-            (allowed if may_run else held)[at] = Entry(each, destination.pool, messages, destination.queue)
+            (allowed if may_run else held)[at] = CheckedSubmission(each, destination.pool, messages, destination.queue)
         for some, make in ((allowed, self._insert), (held, self._insert_with_approvals)):
             ends = await make([*some.values()]) if some else ()
             for (at, entry), end in zip(some.items(), ends, strict=True):
@@ -131,15 +131,15 @@ class SubmissionService:
         except HoldfastError as error:
             return error
 
-    async def _insert(self, entries: Sequence[Entry]) -> Sequence[tuple[Job, bool] | Failed]:
+    async def _insert(self, entries: Sequence[CheckedSubmission]) -> Sequence[tuple[Job, bool] | Failed]:
         """Insert jobs that the rules allow."""
         return await self._fast_path.submit_all([self._store.new(entry) for entry in entries])
 
-    async def _insert_with_approvals(self, entries: Sequence[Entry]) -> Sequence[tuple[Job, bool] | Failed]:
+    async def _insert_with_approvals(self, entries: Sequence[CheckedSubmission]) -> Sequence[tuple[Job, bool] | Failed]:
         """Insert jobs that need approval, or that the rules refuse."""
         return await asyncio.gather(*map(self._insert_with_approval, entries))
 
-    async def _insert_with_approval(self, entry: Entry) -> tuple[Job, bool] | Failed:
+    async def _insert_with_approval(self, entry: CheckedSubmission) -> tuple[Job, bool] | Failed:
         assert self._approvals is not None  # noqa: S101 - their rules hold the job
         try:
             return await self._store.database.write(self._approvals.submission(entry.wanted, entry.pool))

@@ -195,7 +195,6 @@ class WorkerSettings:
     lease_failures: int = _failures()
     cancel_grace: float = _key(5.0, Seconds(0.0, 600.0), "how long a cancelled function may take to stop")
     claim_leases: bool = _key(True, Flag(), "whether a claim acquires the leases, if both are in one SQLite file")
-    batch_results: bool = _key(True, Flag(), "whether results that are ready together share one message")
 
 
 @dataclass(frozen=True, slots=True)

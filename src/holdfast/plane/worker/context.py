@@ -21,7 +21,7 @@ from holdfast.errors import BadInput
 from holdfast.flows.log import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.leases.sync.lease import Lost
-from holdfast.plane.jobs.progress import Progress, Report
+from holdfast.plane.jobs.progress import Progress, ProgressReport
 from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, Assignment, step_attempt
 from holdfast.plane.model.records import check_text
 from holdfast.runtime.lease_record import LeaseRecord
@@ -173,7 +173,7 @@ class AnyContext:
         clock: Clock,
         since: Instant,
         limit_ns: int | None,
-        report: Callable[[Report], None] | None = None,
+        report: Callable[[ProgressReport], None] | None = None,
     ) -> None:
         """`report` stores progress, from any thread; None: nothing does."""
         self._assignment = assignment
@@ -287,7 +287,7 @@ class AnyContext:
         if self._report is not None:
             assignment = self._assignment
             progress = Progress(assignment.attempt, self._held.fence, now.wall, self.fraction, self.note)
-            self._report(Report(assignment.job, assignment.made_ns, progress))
+            self._report(ProgressReport(assignment.job, assignment.made_ns, progress))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.job!r} attempt={self.attempt} fence={self.fence}>"

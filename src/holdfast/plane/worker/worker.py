@@ -56,7 +56,7 @@ from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, Timeou
 from holdfast.flows.log import Trouble, say
 from holdfast.guards.bearer import carried
 from holdfast.plane.app import App, JobFunction
-from holdfast.plane.bus.delivery_rules import DeadLetter, given_up
+from holdfast.plane.bus.delivery_rules import DeadLetterDecision, given_up
 from holdfast.plane.db.ports import Along, Bus, Consumer, Consumption
 from holdfast.plane.jobs.progress import ProgressReporter, ProgressStore
 from holdfast.plane.locks import registry as families
@@ -86,7 +86,6 @@ from holdfast.plane.worker.executor import (
     Unfinished,
 )
 from holdfast.plane.worker.lease_batcher import LeaseBatcher, lease_family
-from holdfast.plane.worker.result_batcher import ResultBatcher
 from holdfast.plane.worker.staleness import LATE_NS, Staleness, StalenessCheck, report_returned, waited
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.types import MS, NS, Duration, Instant, duration_ns, elapsed_ns
@@ -213,7 +212,6 @@ class Worker:
         entropy: Entropy | None = None,
         delays: AnyDelays = families.RETRY_DELAYS,
         claim_leases: bool = True,
-        batch_results: bool = True,
     ) -> None:
         """`pools`: all that the app has topics for, unless given. `concurrency`: slots in each pool.
 
@@ -223,8 +221,7 @@ class Worker:
         every `lease_renew_every` (a third of that), and given up when `lease_failures` (3) renewals in a row failed.
         `family` names these leases: where the plane has a key prefix of its own, so must its workers.
         `cancel_grace` is how long a function may go on after it was asked to stop, before its lease is given up.
-        `claim_leases` and `batch_results` switch two optimizations: leases from the claim of a message, and one message
-        for several results.
+        `claim_leases` switches an optimization: leases that the claim of a message acquires.
         """
         self.name = _own_name(app) if name is None else check_name("name", name)
         check_whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
@@ -267,7 +264,6 @@ class Worker:
             delays=delays,
             staleness=currency,
             claim_leases=claim_leases,
-            batch_results=batch_results,
             progress=self._progress,
         )
         self._worker_pools = [
@@ -454,16 +450,13 @@ class _Shared:
     delays: AnyDelays
     staleness: StalenessCheck | None
     claim_leases: bool
-    batch_results: bool
     brief: set[str] = field(default_factory=set)  # topics whose last attempt was brief
     model: Lock[Lease] | None = None  # of an attempt without a time limit
     progress: ProgressReporter | None = None
     leases: LeaseBatcher = field(init=False)
-    results: ResultBatcher = field(init=False)
 
     def __post_init__(self) -> None:
         self.leases = LeaseBatcher(self.locks, self.family, claims=self.claim_leases)
-        self.results = ResultBatcher(self.bus, self.entropy, enabled=self.batch_results)
 
     def learn(self, topic: str, took_ns: int) -> None:
         """Expect the next attempt of a topic to take as long as this one."""
@@ -813,7 +806,7 @@ class Attempt:
             shared.statistics.taken_over.observe(now_ns - found.silent_since_ns)
         return found
 
-    async def _give_up(self, lease: Lease, letter: DeadLetter) -> None:
+    async def _give_up(self, lease: Lease, letter: DeadLetterDecision) -> None:
         say(_log, logging.ERROR, "an attempt has failed for good", job=self.assignment.job, reason=letter.reason)
         said = outcome.failed(letter.reason, retryable=False)
         await self._report(said, lease, {"code": str(letter.code), "took_ns": None})
@@ -956,7 +949,7 @@ class Attempt:
     async def _report(self, said: Outcome, lease: Lease, more: Mapping[str, Any]) -> None:
         shared = self._shared
         message = _finished(shared, self.assignment, lease, {**said.body(), **more})
-        await self._publish(message, lease, lambda: shared.results.publish(message, said.size))
+        await self._publish(message, lease, lambda: shared.bus.publish([message]))
         if ARMED:
             await areach("plane.worker.said")
         shared.finished.keep(self.assignment.name, message, said.size)

@@ -35,10 +35,10 @@ from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
-from holdfast.plane.bus.delivery_rules import Code as Undeliverable
+from holdfast.plane.bus.delivery_rules import DeadLetterCode as Undeliverable
 from holdfast.plane.db.batcher import Batcher, Failed, copy_of
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
-from holdfast.plane.jobs.rules import Code
+from holdfast.plane.jobs.rules import JobCode
 from holdfast.plane.locks.item_lock import ItemLockStatistics
 from holdfast.plane.locks.registry import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
 from holdfast.plane.locks.run_lock import run_lock
@@ -76,7 +76,7 @@ EVENT_LABELS: Final[Mapping[type[Event], str]] = {
 }
 """Names of events in metrics, which do not follow the names of classes."""
 
-NOT_AGAIN: Final = frozenset({str(Code.FATAL), str(Code.UNKNOWN_TOPIC), "refused"})
+NOT_AGAIN: Final = frozenset({str(JobCode.FATAL), str(JobCode.UNKNOWN_TOPIC), "refused"})
 
 
 def _any_run(_: StoredRun) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.plane.approvals.rules import ApprovalRules, ApprovalVerdict, SelfApproval
-from holdfast.plane.jobs.rules import Code
+from holdfast.plane.jobs.rules import JobCode
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core.run import RunStatus
@@ -81,7 +81,7 @@ async def failed_refund(replica: FlowReplica) -> str:
     await replica.end(f"{run}:look@1", "found")
     await approve(replica, DECIDER, f"{run}:agreed@1")
     await replica.end(f"{run}:prepare@1", "prepared")
-    await replica.end(f"{run}:pay@1", state=JobState.FAILED, code=Code.FATAL)
+    await replica.end(f"{run}:pay@1", state=JobState.FAILED, code=JobCode.FATAL)
     await replica.becomes(run, RunStatus.FAILED)
     return run
 
@@ -105,7 +105,7 @@ async def test_a_rerun_that_keeps_results_asks_for_its_approvals_again(flow_stag
         job = await replica.appears(f"{run}:pay@1")
         assert job.payload == "boss", "it goes by the new decision"
         assert await replica.job(f"{run}:prepare@1") is None, "what was done behind the gate is not done twice"
-        await replica.end(job.id, state=JobState.FAILED, code=Code.FATAL)
+        await replica.end(job.id, state=JobState.FAILED, code=JobCode.FATAL)
         done = await replica.becomes(run, RunStatus.FAILED)
         assert done.run.steps["prepare"].output == "prepared"
 
@@ -143,7 +143,7 @@ async def test_an_approval_within_a_workflow_that_a_step_starts_is_not_kept(flow
     await replica.define(NESTED)
     run = await replica.start("nested")
     await approve(replica, DECIDER, f"{run}:ask@1:agreed@1")
-    await replica.end(f"{run}:pay@1", state=JobState.FAILED, code=Code.FATAL)
+    await replica.end(f"{run}:pay@1", state=JobState.FAILED, code=JobCode.FATAL)
     await replica.becomes(run, RunStatus.FAILED)
     again = await rerun(replica, DECIDER, run)
     for caller in (ASKER, DECIDER):
@@ -160,7 +160,7 @@ async def test_a_job_that_a_rule_holds_is_held_again(flow_stage: FlowStage) -> N
     run = await replica.start("held")
     await approve(replica, DECIDER, f"{run}:pay@1")
     await replica.end(f"{run}:pay@1", "paid")
-    await replica.end(f"{run}:tell@1", state=JobState.FAILED, code=Code.FATAL)
+    await replica.end(f"{run}:tell@1", state=JobState.FAILED, code=JobCode.FATAL)
     await replica.becomes(run, RunStatus.FAILED)
     again = await rerun(replica, DECIDER, run)
     await asks(replica, f"{again}:pay@1")

@@ -14,7 +14,7 @@ from holdfast.cli.output.jobs import job_rows
 from holdfast.errors import BadInput, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Flow, Quarantine
 from holdfast.plane.jobs import progress
-from holdfast.plane.jobs.progress import Progress, ProgressReporter, ProgressStore, Report
+from holdfast.plane.jobs.progress import Progress, ProgressReport, ProgressReporter, ProgressStore
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.plane import Plane
@@ -30,8 +30,8 @@ from support.fixtures.workers import Gate, WorkerStage
 pytestmark = pytest.mark.asyncio
 
 
-def at(fence: int, fraction: float, *, made_ns: int = 1, attempt: int = 1) -> Report:
-    return Report("j", made_ns, Progress(attempt, fence, 7, fraction, f"fence {fence}"))
+def at(fence: int, fraction: float, *, made_ns: int = 1, attempt: int = 1) -> ProgressReport:
+    return ProgressReport("j", made_ns, Progress(attempt, fence, 7, fraction, f"fence {fence}"))
 
 
 async def test_the_newest_report_counts_and_a_stale_worker_does_not_overwrite_it(plane: Replica) -> None:
@@ -83,7 +83,7 @@ async def test_reports_that_wait_are_bounded(plane: Replica, monkeypatch: pytest
     monkeypatch.setattr(progress, "PENDING_MAX", 2)
     reporter = ProgressReporter(ProgressStore(plane.database))
     for job in ("a", "b", "c"):
-        reporter.report(Report(job, 1, Progress(1, 1, 1)))
+        reporter.report(ProgressReport(job, 1, Progress(1, 1, 1)))
     await reporter.close()
     assert reporter.dropped == 1
 
@@ -181,7 +181,7 @@ async def test_bad_limits_are_refused_where_they_are_declared() -> None:
 
 async def test_progress_is_removed_with_its_job(plane: Replica) -> None:
     job = await done(plane)
-    await ProgressStore(plane.database).record([Report(job.id, job.created_ns, Progress(1, 1, 1, 0.5))])
+    await ProgressStore(plane.database).record([ProgressReport(job.id, job.created_ns, Progress(1, 1, 1, 0.5))])
     plane.clock.push(8 * 86_400.0)
     await clean(plane, cleanup(plane))
     assert await ProgressStore(plane.database).get(job.id, job.created_ns) is None

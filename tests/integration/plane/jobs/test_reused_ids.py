@@ -13,7 +13,7 @@ from holdfast.plane.approvals.rules import ApprovalStatus, ApprovalVerdict
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database
 from holdfast.plane.fleet.registry import Workers
-from holdfast.plane.jobs.rules import Code, End
+from holdfast.plane.jobs.rules import End, JobCode
 from holdfast.plane.jobs.updates import ending
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
@@ -90,7 +90,7 @@ async def ends(replica: FlowReplica, job: Job, state: JobState = JobState.FAILED
     """A job is over, as the scheduler would write it; one that failed leaves a dead letter."""
     components = replica.helper
     async with job_lock(components.locks, job.id) as lease:
-        end = End(state, Code.MAX_ATTEMPTS, "broken", dead=state is JobState.FAILED)
+        end = End(state, JobCode.MAX_ATTEMPTS, "broken", dead=state is JobState.FAILED)
         fence = carried(lease)
         changed = await components.store.change(lease, job.id, lambda job: ending(job, end, fence, actor="test"))
     assert changed.after is not None

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Timeout
 from holdfast.plane.db.ports import Work
-from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.insert import CheckedSubmission
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
@@ -181,7 +181,7 @@ def fast_path_of(plane: Replica) -> FastPath:
 
 
 async def submit(plane: Replica, fast_path: FastPath, **wanted: Any) -> Job:
-    entry = Entry(Submission(**{"topic": TOPIC, **wanted}), POOL)
+    entry = CheckedSubmission(Submission(**{"topic": TOPIC, **wanted}), POOL)
     [end] = await fast_path.submit_all([plane.store.new(entry)])
     assert isinstance(end, tuple)
     assert end[1] is True

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.plane.db.batcher import Failed
-from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.insert import CheckedSubmission
 from holdfast.plane.jobs.quotas import TopicFull
 from holdfast.plane.jobs.updates import UpdateRequest, Writing
 from holdfast.plane.model import messages as subjects
@@ -154,7 +154,7 @@ async def test_two_schedulers_at_once_hand_out_no_more_than_there_are_places(pla
     for plane in (first, second):
         await plane.beat("w1", 9, *limits, places={HEAVY: 2, "other": 1})
     news = [
-        Entry(Submission(topic, tenant=f"t{n % 3}"), POOL, (), waiting_in(n % 2 == 0))
+        CheckedSubmission(Submission(topic, tenant=f"t{n % 3}"), POOL, (), waiting_in(n % 2 == 0))
         for n in range(12)
         for topic in limits
     ]

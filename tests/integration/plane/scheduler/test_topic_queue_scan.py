@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.insert import CheckedSubmission
 from holdfast.plane.model.records import Submission
 from holdfast.plane.scheduler import topic_backlog
 from holdfast.plane.scheduler.dispatch_queue import QueueQuery, QueueSnapshot, read_queue
@@ -28,7 +28,7 @@ async def fill(plane: Replica, jobs: int) -> None:
         topic, tenant = TOPICS[number * number % 3], TENANTS[number % 5]
         wanted = Submission(topic, tenant=tenant, priority=number % 3, id=f"j{number:03}")
         pool = POOL if number % 7 else "elsewhere"
-        await plane.store.submit_all([plane.store.new(Entry(wanted, pool, (), waiting_in(number % 4 > 0)))])
+        await plane.store.submit_all([plane.store.new(CheckedSubmission(wanted, pool, (), waiting_in(number % 4 > 0)))])
     changed = (
         "UPDATE plane_job SET state = 'RETRYING' WHERE id = 'j009'",
         "UPDATE plane_job SET state = 'RUNNING' WHERE id IN ('j010', 'j013', 'j016')",
@@ -87,7 +87,7 @@ async def test_tenants_have_their_turns_in_one_order_whatever_they_wait_for(plan
         for aside in (True, False):
             if tenant != "b" if aside else tenant not in ("a", "ab"):
                 wanted = Submission("t1", tenant=tenant, id=f"{tenant}.{aside:d}")
-                await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), waiting_in(aside)))])
+                await plane.store.submit_all([plane.store.new(CheckedSubmission(wanted, POOL, (), waiting_in(aside)))])
     topic_slots = TopicSlots({"t1": 9}, SERVED)
     for after in ("", "a", "ab", "b"):
         at = QueueQuery(POOL, 100, 64, after, topics=topic_slots)
@@ -105,7 +105,7 @@ async def test_who_waits_aside_behind_the_end_of_a_page_has_its_turn_with_a_late
     plane = await planes.open()
     for tenant, aside in (("a", False), ("b", True), ("c", False), ("d", True)):
         wanted = Submission("t1", tenant=tenant, id=tenant)
-        await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), waiting_in(aside)))])
+        await plane.store.submit_all([plane.store.new(CheckedSubmission(wanted, POOL, (), waiting_in(aside)))])
     monkeypatch.setattr("holdfast.plane.scheduler.dispatch_queue.TENANTS", 2)
     found = await plane.database.read(
         lambda tx: read_queue(tx, QueueQuery(POOL, 100, 64, topics=TopicSlots({"t1": 9}, SERVED)))

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.insert import CheckedSubmission
 from holdfast.plane.locks.registry import REPLAYER
 from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.model.caller import Caller
@@ -74,7 +74,7 @@ async def test_several_schedulers_and_real_messages_never_have_more_at_once(plan
             plane, fast_path = replicas[number % 2], ways[number % 2]
             for _ in range(5):
                 topic = HEAVY if number % 3 else LIGHT
-                entry = Entry(
+                entry = CheckedSubmission(
                     Submission(topic, tenant=f"t{number % 4}"),
                     POOL,
                     (),
@@ -249,7 +249,7 @@ async def test_a_new_job_of_a_scarce_topic_takes_the_short_way_while_there_is_a_
 
     async def new(topic: str) -> Job:
         [end] = await fast_path.submit_all(
-            [plane.store.new(Entry(Submission(topic), POOL, (), waiting_in(topic == HEAVY)))]
+            [plane.store.new(CheckedSubmission(Submission(topic), POOL, (), waiting_in(topic == HEAVY)))]
         )
         assert isinstance(end, tuple)
         return end[0]

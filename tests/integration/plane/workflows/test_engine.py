@@ -12,7 +12,7 @@ import pytest
 from holdfast.aio.lease import Lease
 from holdfast.errors import FencedOut, RetryLater
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.jobs.rules import Code
+from holdfast.plane.jobs.rules import JobCode
 from holdfast.plane.locks.registry import WORKFLOW_RUN
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
@@ -413,7 +413,7 @@ async def test_a_run_that_failed_is_run_again_with_what_went_well(flow_stage: Fl
     await replica.end(f"{run}:fetch@1", {"amount": 12})
     with pytest.raises(RunNotFinished):
         await replica.components.flows.rerun(ASKER, run)
-    await replica.end(f"{run}:pay@1", state=JobState.FAILED, code=Code.FATAL)
+    await replica.end(f"{run}:pay@1", state=JobState.FAILED, code=JobCode.FATAL)
     await replica.becomes(run, RunStatus.FAILED)
     second, made = await replica.components.flows.rerun(ASKER, run, keep=True)
     assert made

@@ -16,40 +16,40 @@ from holdfast.plane.bus.delivery_rules import (
     LOST_MAX,
     UNREADABLE_MAX,
     Ack,
-    Code,
-    DeadLetter,
-    Ended,
-    GiveBack,
+    DeadLetterCode,
+    DeadLetterDecision,
+    DeliveryEnd,
+    DeliveryState,
     Kind,
     Limits,
-    Standing,
+    Nack,
     before,
     decide,
-    ended,
+    end_of,
     given_up,
     lost_runs,
 )
 from holdfast.types import MS, NS
 
 LIMITS = Limits(max_failures=3, max_age_ns=100 * NS, backoff=Fixed(7 * MS))
-YOUNG = Standing(deliveries=1, failures=0, age_ns=NS)
+YOUNG = DeliveryState(deliveries=1, failures=0, age_ns=NS)
 
 standings = st.builds(
-    Standing,
+    DeliveryState,
     deliveries=st.integers(1, 10_000),
     failures=st.integers(0, 20),
     age_ns=st.integers(0, 300 * NS),
     lost=st.integers(0, 20),
 )
-ends = st.builds(Ended, st.sampled_from(list(Kind)), st.none() | st.integers(0, 10**18), st.text(max_size=5))
+ends = st.builds(DeliveryEnd, st.sampled_from(list(Kind)), st.none() | st.integers(0, 10**18), st.text(max_size=5))
 
 
 def low(n: int) -> int:
     return 0
 
 
-def verdict(error: Exception | None, standing: Standing = YOUNG) -> object:
-    return decide(ended(error), standing, LIMITS, low)
+def verdict(error: Exception | None, standing: DeliveryState = YOUNG) -> object:
+    return decide(end_of(error), standing, LIMITS, low)
 
 
 def because(delay: float, cause: BaseException | str) -> RetryLater:
@@ -57,7 +57,7 @@ def because(delay: float, cause: BaseException | str) -> RetryLater:
 
 
 @given(ends, standings)
-def test_only_what_was_handled_is_acknowledged(end: Ended, standing: Standing) -> None:
+def test_only_what_was_handled_is_acknowledged(end: DeliveryEnd, standing: DeliveryState) -> None:
     assert isinstance(decide(end, standing, LIMITS, low), Ack) == (end.kind is Kind.HANDLED)
 
 
@@ -66,7 +66,7 @@ def test_only_what_was_handled_is_acknowledged(end: Ended, standing: Standing) -
 def test_a_delay_passes_through_to_the_nanosecond(delay_ns: int, cause: BaseException | str) -> None:
     given_back = verdict(because(delay_ns / NS, cause))
 
-    assert isinstance(given_back, GiveBack)
+    assert isinstance(given_back, Nack)
     assert given_back.delay_ns == delay_ns
 
 
@@ -75,8 +75,8 @@ def test_busy_is_500_ms_and_store_trouble_1_s_without_jitter() -> None:
     delays = RetryDelays()
 
     for draw in (low, lambda n: n - 1):
-        assert verdict(delays.later(LockBusy("b"), draw)) == GiveBack(500 * MS, counts=False)
-        assert verdict(delays.later(Unavailable("u"), draw)) == GiveBack(NS, counts=False)
+        assert verdict(delays.later(LockBusy("b"), draw)) == Nack(500 * MS, counts=False)
+        assert verdict(delays.later(Unavailable("u"), draw)) == Nack(NS, counts=False)
 
 
 @pytest.mark.requires("R165", "R166")
@@ -89,8 +89,8 @@ def test_jitter_that_was_switched_on_passes_through_and_stays_retryable(seed: in
     expected = delays.busy.delay_ns(0, 0, Random(seed).randrange)
 
     assert 300 * MS <= expected < 700 * MS
-    assert verdict(error) == GiveBack(expected, counts=False)
-    assert verdict(delays.without_jitter().later(LockBusy("b"), drawn)) == GiveBack(500 * MS, counts=False)
+    assert verdict(error) == Nack(expected, counts=False)
+    assert verdict(delays.without_jitter().later(LockBusy("b"), drawn)) == Nack(500 * MS, counts=False)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_jitter_that_was_switched_on_passes_through_and_stays_retryable(seed: in
 def test_contention_and_store_trouble_never_use_up_the_budget(cause: LockBusy | BackendError, wrapped: bool) -> None:
     error: Exception = because(0.1, cause) if wrapped else cause
     for deliveries in (1, 10, 10_000):
-        found = verdict(error, Standing(deliveries, LIMITS.max_failures - 1, LIMITS.max_age_ns))
+        found = verdict(error, DeliveryState(deliveries, LIMITS.max_failures - 1, LIMITS.max_age_ns))
 
-        assert isinstance(found, GiveBack)
+        assert isinstance(found, Nack)
         assert not found.counts
 
 
@@ -110,71 +110,71 @@ def test_a_reason_in_words_with_its_error_chained_is_of_the_class_of_the_error()
     error = RetryDelays().later(LockBusy("b"), low, text="run lock busy")
 
     assert str(error.cause) == "run lock busy"
-    assert verdict(error) == GiveBack(500 * MS, counts=False)
+    assert verdict(error) == Nack(500 * MS, counts=False)
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), because(0.1, "not yet"), because(0.1, ValueError("x"))])
 def test_any_other_error_counts_and_too_many_are_a_dead_letter(error: Exception) -> None:
     for failures in range(LIMITS.max_failures - 1):
-        found = verdict(error, Standing(9, failures, 0))
-        assert isinstance(found, GiveBack)
+        found = verdict(error, DeliveryState(9, failures, 0))
+        assert isinstance(found, Nack)
         assert found.counts
 
-    last = verdict(error, Standing(9, LIMITS.max_failures - 1, 0))
+    last = verdict(error, DeliveryState(9, LIMITS.max_failures - 1, 0))
 
-    assert isinstance(last, DeadLetter)
-    assert last.code is Code.FAILURES
+    assert isinstance(last, DeadLetterDecision)
+    assert last.code is DeadLetterCode.FAILURES
     assert str(error) in last.reason
 
 
 def test_an_error_without_a_delay_comes_again_after_the_backoff() -> None:
-    assert verdict(ValueError("x")) == GiveBack(7 * MS, counts=True)
+    assert verdict(ValueError("x")) == Nack(7 * MS, counts=True)
 
 
 @given(ends, standings)
-def test_what_is_too_old_and_was_not_handled_is_a_dead_letter(end: Ended, standing: Standing) -> None:
+def test_what_is_too_old_and_was_not_handled_is_a_dead_letter(end: DeliveryEnd, standing: DeliveryState) -> None:
     if end.kind in {Kind.HANDLED, Kind.STOPPED} or standing.age_ns <= LIMITS.max_age_ns:
         return
 
-    assert isinstance(decide(end, standing, LIMITS, low), DeadLetter)
+    assert isinstance(decide(end, standing, LIMITS, low), DeadLetterDecision)
 
 
 def test_a_consumer_that_leaves_gives_back_at_once_and_without_blame() -> None:
-    old = Standing(1_000, 100, 10**18)
+    old = DeliveryState(1_000, 100, 10**18)
 
-    assert decide(Ended(Kind.STOPPED), old, LIMITS, low) == GiveBack(0, counts=False)
+    assert decide(DeliveryEnd(Kind.STOPPED), old, LIMITS, low) == Nack(0, counts=False)
 
 
 def test_what_cannot_be_read_is_a_dead_letter_after_three_deliveries() -> None:
-    end = Ended(Kind.UNREADABLE, text="no JSON")
+    end = DeliveryEnd(Kind.UNREADABLE, text="no JSON")
     limits = Limits(max_failures=99, max_age_ns=NS)
 
-    found = [decide(end, Standing(n, n - 1, 0), limits, low) for n in range(1, UNREADABLE_MAX + 1)]
+    found = [decide(end, DeliveryState(n, n - 1, 0), limits, low) for n in range(1, UNREADABLE_MAX + 1)]
 
-    assert [isinstance(each, DeadLetter) for each in found] == [False, False, True]
+    assert [isinstance(each, DeadLetterDecision) for each in found] == [False, False, True]
 
 
 def test_every_message_gets_one_chance_however_old() -> None:
-    assert before(Standing(1, 0, 10**18), LIMITS) is None
-    too_old = before(Standing(2, 0, LIMITS.max_age_ns + 1), LIMITS)
+    assert before(DeliveryState(1, 0, 10**18), LIMITS) is None
+    too_old = before(DeliveryState(2, 0, LIMITS.max_age_ns + 1), LIMITS)
     assert too_old is not None
-    assert too_old.code is Code.TOO_OLD
+    assert too_old.code is DeadLetterCode.TOO_OLD
 
 
 def test_a_message_that_kills_whoever_takes_it_is_a_dead_letter() -> None:
-    assert before(Standing(LOST_MAX, 0, 0, lost=LOST_MAX - 1), LIMITS) is None
-    found = before(Standing(LOST_MAX + 1, 0, 0, lost=LOST_MAX), LIMITS)
+    assert before(DeliveryState(LOST_MAX, 0, 0, lost=LOST_MAX - 1), LIMITS) is None
+    found = before(DeliveryState(LOST_MAX + 1, 0, 0, lost=LOST_MAX), LIMITS)
 
     assert found is not None
-    assert found.code is Code.LOST
+    assert found.code is DeadLetterCode.LOST
 
 
 def test_a_handler_that_judges_by_itself_what_was_lost_has_twice_the_number_to_live_to_it() -> None:
     limits = replace(LIMITS, judges_lost=True)
-    assert before(Standing(3 * LOST_MAX, 0, 0, lost=2 * LOST_MAX - 1), limits) is None
-    found = before(Standing(3 * LOST_MAX, 0, 0, lost=2 * LOST_MAX), limits)
+    assert before(DeliveryState(3 * LOST_MAX, 0, 0, lost=2 * LOST_MAX - 1), limits) is None
+    found = before(DeliveryState(3 * LOST_MAX, 0, 0, lost=2 * LOST_MAX), limits)
     assert found is not None
-    assert found.code is Code.LOST
+    assert found.code is DeadLetterCode.LOST
 
 
 @given(st.integers(0, 50), st.integers(0, 50))

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.backoff import Fixed
 from holdfast.errors import RetryLater
-from holdfast.plane.bus.delivery_rules import Ack, GiveBack
+from holdfast.plane.bus.delivery_rules import Ack, Nack
 from holdfast.plane.bus.inflight import InFlight, Taken
 from holdfast.plane.db.ports import Consumption
 from holdfast.plane.model.records import Delivery, Message
@@ -32,7 +32,7 @@ def taken(number: int, key: str) -> Taken:
 async def test_each_message_is_settled_once_whenever_the_consumer_ends(seed: int) -> None:
     """Keys, errors, slow handlers and a drain at any moment, with settling that takes a while."""
     chance = random.Random(seed)
-    settled: list[tuple[str, Ack | GiveBack]] = []
+    settled: list[tuple[str, Ack | Nack]] = []
     handled: list[str] = []
 
     async def handle(delivery: Delivery) -> None:
@@ -44,7 +44,7 @@ async def test_each_message_is_settled_once_whenever_the_consumer_ends(seed: int
             await asyncio.Event().wait()
         handled.append(delivery.message.id)
 
-    async def settle(each: Taken, verdict: Ack | GiveBack) -> None:
+    async def settle(each: Taken, verdict: Ack | Nack) -> None:
         await asyncio.sleep(0)
         settled.append((each.delivery.message.id, verdict))
 
@@ -74,7 +74,7 @@ async def test_each_message_is_settled_once_whenever_the_consumer_ends(seed: int
 
 
 async def test_what_the_bus_was_not_told_of_for_long_is_named_once() -> None:
-    async def settle(each: Taken, verdict: Ack | GiveBack) -> None:
+    async def settle(each: Taken, verdict: Ack | Nack) -> None:
         pass
 
     async def handle(_: Delivery) -> None:

@@ -13,7 +13,7 @@ import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, RetryLater, Unavailable
-from holdfast.plane.bus.delivery_rules import Kind, ended
+from holdfast.plane.bus.delivery_rules import Kind, end_of
 from holdfast.plane.locks.item_lock import Abandoned
 from holdfast.plane.locks.job_lock import JobLockStatistics, job_lock
 from holdfast.plane.locks.registry import SCHEDULER_JOB
@@ -49,7 +49,7 @@ async def test_busy_is_given_back_for_exactly_half_a_second_and_is_nobodys_failu
             assert later.value.delay == 0.5
             assert str(later.value) == "retry after 500ms: job lock busy"
             assert isinstance(later.value.__cause__, LockBusy)
-            said = ended(later.value)
+            said = end_of(later.value)
             assert (said.kind, said.delay_ns, said.kind.counts) == (Kind.BUSY, 500 * MS, False)
     assert (counts.busy, counts.waited_in_vain.read().number, counts.held.read().number) == (3, 3, 0)
 
@@ -102,7 +102,7 @@ async def test_trouble_with_the_store_is_another_class_given_back_for_a_second(l
             raise AssertionError("without a lock")
     await broken.close()
     assert later.value.delay == 1.0
-    assert ended(later.value).kind is Kind.BACKEND
+    assert end_of(later.value).kind is Kind.BACKEND
     assert counts.backend_errors == 1
 
 
@@ -110,7 +110,7 @@ async def test_trouble_with_the_database_inside_is_given_back_for_a_second_too(l
     with pytest.raises(RetryLater) as later:
         async with job_lock(locks, "42"):
             raise Unavailable("no database")
-    assert (later.value.delay, ended(later.value).kind) == (1.0, Kind.BACKEND)
+    assert (later.value.delay, end_of(later.value).kind) == (1.0, Kind.BACKEND)
     assert not (await locks.inspect("holdfast:scheduler:job:42")).held
 
 
@@ -188,4 +188,4 @@ async def test_the_locks_of_a_process_that_ends_send_the_work_away(locks: Locks)
     with pytest.raises(RetryLater) as later:
         async with job_lock(locks, "42"):
             raise AssertionError("held")
-    assert ended(later.value).kind is Kind.BACKEND
+    assert end_of(later.value).kind is Kind.BACKEND

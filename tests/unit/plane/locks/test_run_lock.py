@@ -15,7 +15,7 @@ import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
-from holdfast.plane.bus.delivery_rules import Kind, ended
+from holdfast.plane.bus.delivery_rules import Kind, end_of
 from holdfast.plane.locks.item_lock import ItemLockStatistics
 from holdfast.plane.locks.registry import WORKFLOW_RUN
 from holdfast.plane.locks.run_lock import run_lock
@@ -124,7 +124,7 @@ async def test_busy_is_given_back_for_exactly_half_a_second_or_with_bounded_jitt
             assert low <= later.value.delay <= high
             assert str(later.value).endswith("run lock busy")
             assert isinstance(later.value.__cause__, LockBusy)
-            assert ended(later.value).kind is Kind.BUSY
+            assert end_of(later.value).kind is Kind.BUSY
     assert (counts.busy, counts.degraded) == (2, 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import RetryLater
-from holdfast.plane.bus.delivery_rules import Kind, ended
+from holdfast.plane.bus.delivery_rules import Kind, end_of
 from holdfast.plane.workflows.core.advance import begin
 from holdfast.plane.workflows.core.run import Run
 from holdfast.plane.workflows.expression_quota import DELAY_MAX_S, RUNS_MAX, TENANTS_MAX, UNITS_PER_S, ExpressionQuota
@@ -39,7 +39,7 @@ def test_a_tenant_pauses_as_long_as_its_decision_cost_and_others_do_not() -> Non
     with pytest.raises(RetryLater) as later:
         decided(found, run("r1"), 1)
     assert 2 < later.value.delay <= DELAY_MAX_S
-    assert ended(later.value).kind is Kind.BUSY, "no failure of the message"
+    assert end_of(later.value).kind is Kind.BUSY, "no failure of the message"
     clock.advance(2 * NS)
     decided(found, run("r1"), 1)
 

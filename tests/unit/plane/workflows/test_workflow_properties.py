@@ -20,7 +20,7 @@ from holdfast.errors import RetryLater
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.bus.envelope import message_of
 from holdfast.plane.db.ports import Row
-from holdfast.plane.jobs.rules import Code
+from holdfast.plane.jobs.rules import JobCode
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery
@@ -151,7 +151,7 @@ class World:
             await one.components.flows.decide(DECIDER, row["id"], verdict)
         else:
             state = self.rng.choice(ENDS)
-            code = Code.FATAL if state is JobState.FAILED and self.rng.random() < 0.5 else None
+            code = JobCode.FATAL if state is JobState.FAILED and self.rng.random() < 0.5 else None
             await one.end(row["id"], {"n": 1}, state=state, code=code)
         return True
 

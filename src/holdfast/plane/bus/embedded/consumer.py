@@ -21,7 +21,7 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.flows.log import Trouble, say
-from holdfast.plane.bus.delivery_rules import Ack, GiveBack
+from holdfast.plane.bus.delivery_rules import Ack, Nack
 from holdfast.plane.bus.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.bus.inflight import Dead, InFlight, Taken
 from holdfast.plane.db.ports import Along, ChannelListener, Consumption, Database, Handler, Row, Tx
@@ -46,7 +46,7 @@ def channel_of(subject: str, group: str) -> str:
 
 class _Settlement(NamedTuple):
     taken: Taken
-    verdict: Ack | GiveBack
+    verdict: Ack | Nack
     at_ns: int  # when it was nacked: delays count from then, not from the write
 
 
@@ -148,7 +148,7 @@ class EmbeddedConsumer:
         self._look = True
         self._wakened()
 
-    async def _settle(self, taken: Taken, verdict: Ack | GiveBack) -> None:
+    async def _settle(self, taken: Taken, verdict: Ack | Nack) -> None:
         # Starts no turn: the slot is free in a moment, and one turn settles and claims together.
         self._settled.append(_Settlement(taken, verdict, self._clock.now().wall))
 
@@ -247,7 +247,7 @@ class EmbeddedConsumer:
         along: Along | None,
     ) -> _Found:
         acks = [self._named(each.taken, now_ns + self._keep_ns) for each in settled if isinstance(each.verdict, Ack)]
-        backs = [self._given_back(each, each.verdict) for each in settled if isinstance(each.verdict, GiveBack)]
+        backs = [self._given_back(each, each.verdict) for each in settled if isinstance(each.verdict, Nack)]
         if acks:
             await tx.query_many(self._sql["ack"], acks)
         if backs:
@@ -274,14 +274,14 @@ class EmbeddedConsumer:
         return {
             each.taken.delivery.message.subject
             for each in settled
-            if isinstance(each.verdict, GiveBack)
+            if isinstance(each.verdict, Nack)
             and (self._ending or each.at_ns + each.verdict.delay_ns < now_ns + _SOON_NS)
         }
 
     def _remember(self, settled: Sequence[_Settlement]) -> None:
         """Remember when nacked messages are due, without a query."""
         for each in settled:
-            if isinstance(each.verdict, GiveBack):
+            if isinstance(each.verdict, Nack):
                 due_ns = each.at_ns + each.verdict.delay_ns
                 self._next_ns = due_ns if self._next_ns is None else min(self._next_ns, due_ns)
                 self._look = self._look or not each.verdict.delay_ns
@@ -298,7 +298,7 @@ class EmbeddedConsumer:
             "due_ns": due_ns,
         }
 
-    def _given_back(self, each: _Settlement, verdict: GiveBack) -> dict[str, Any]:
+    def _given_back(self, each: _Settlement, verdict: Nack) -> dict[str, Any]:
         return {
             **self._named(each.taken, each.at_ns + verdict.delay_ns),
             "state": 1 if verdict.delay_ns else 0,

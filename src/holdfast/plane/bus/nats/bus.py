@@ -33,14 +33,14 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured
 from holdfast.flows.log import say
-from holdfast.plane.bus.delivery_rules import ERROR_BACKOFF, Code
+from holdfast.plane.bus.delivery_rules import ERROR_BACKOFF, DeadLetterCode
 from holdfast.plane.bus.envelope import check_subject, message_of, rows_of, wire_of
 from holdfast.plane.bus.failure_counts import NatsFailures
 from holdfast.plane.bus.inflight import Dead
 from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.consumer import NatsConsumer
 from holdfast.plane.bus.nats.publish_acks import Outgoing
-from holdfast.plane.bus.outbox import POLL_NS, Outbox, key_of, waves
+from holdfast.plane.bus.outbox import POLL_NS, PlaneOutbox, key_of, waves
 from holdfast.plane.bus.subscription import check_consumption
 from holdfast.plane.db.batcher import Batcher, Failed, answered, finished
 from holdfast.plane.db.migrations import prepare
@@ -85,7 +85,7 @@ class NatsBus:
         self._dead = dead
         self._backoff = backoff
         self._grace_ns = grace_ns
-        self._outbox = Outbox(database, clock, entropy, self._send, look_ns=poll_ns)
+        self._outbox = PlaneOutbox(database, clock, entropy, self._send, look_ns=poll_ns)
         self._failures = NatsFailures(database, clock)
         self._consumers: set[NatsConsumer] = set()
         self._prepared = False
@@ -242,7 +242,7 @@ class NatsBus:
             return False
         delivery = Delivery(message_of(row), row["recipient"], 0, 0, row["first_ns"])
         try:
-            await self._dead(delivery, str(error), str(Code.TOO_LARGE))
+            await self._dead(delivery, str(error), str(DeadLetterCode.TOO_LARGE))
         except Exception as caught:  # noqa: BLE001 - whatever it is, the message must not be lost with it
             say(_log, logging.ERROR, "a dead letter could not be written; it is tried again", caught, message=row["id"])
             return False

@@ -39,7 +39,7 @@ from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, HoldfastError
 from holdfast.flows.log import Trouble, say
-from holdfast.plane.bus.delivery_rules import Ack, GiveBack
+from holdfast.plane.bus.delivery_rules import Ack, Nack
 from holdfast.plane.bus.envelope import Unreadable, from_wire, unreadable_wire
 from holdfast.plane.bus.failure_counts import NatsFailures
 from holdfast.plane.bus.inflight import Dead, InFlight, Taken
@@ -300,11 +300,11 @@ class NatsConsumer:
 
     # Settling.
 
-    async def _settle(self, taken: Taken, verdict: Ack | GiveBack) -> None:
+    async def _settle(self, taken: Taken, verdict: Ack | Nack) -> None:
         msg: Msg = taken.handle
         message: Message = taken.delivery.message
         with contextlib.suppress(BackendError):  # then it is not counted, or its count is swept away later
-            if isinstance(verdict, GiveBack) and verdict.counts:
+            if isinstance(verdict, Nack) and verdict.counts:
                 await self._failures.note(message, self._how.group)
             elif isinstance(verdict, Ack) and taken.delivery.failures:
                 await self._failures.forget(message, self._how.group)

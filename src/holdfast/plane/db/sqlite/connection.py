@@ -22,7 +22,7 @@ from urllib.parse import quote
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, RowExists, RowMissing, Timeout, Unavailable
 from holdfast.plane.db.notifier import check_channel
 from holdfast.plane.db.ports import Row, Work
-from holdfast.plane.db.sqlite.read_only import Look, check_there, look_at
+from holdfast.plane.db.sqlite.read_only import ReadOnlyConnection, check_there, look_at
 from holdfast.plane.db.statements import compiled
 from holdfast.runtime.durable_files import create_private
 from holdfast.runtime.run_sync import run_now
@@ -47,7 +47,7 @@ _WRONG_VALUE: Final = {
 }
 
 
-class Busy(Exception):
+class FileBusy(Exception):
     """Another connection has a lock that is needed. Nothing was done; it may be tried again."""
 
 
@@ -85,7 +85,7 @@ class PlaneFile:
         self._identity = self._identity or _identity(self.path)
         return connection
 
-    def look(self) -> Look:
+    def look(self) -> ReadOnlyConnection:
         """Open it read-only."""
         check_there(self.path)  # a reader is told to name another file, and not to create a directory
         check_place(self.path)
@@ -106,13 +106,13 @@ class SqliteConnection:
         self._open: sqlite3.Connection | None = None
 
     def begin(self) -> sqlite3.Connection:
-        """Begin a transaction: with the write lock, or reading. Raises `Busy`, or an error of the port."""
+        """Begin a transaction: with the write lock, or reading. Raises `FileBusy`, or an error of the port."""
         try:
             connection = self._ready()
             connection.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
         except sqlite3.Error as error:
             if is_busy(error):
-                raise Busy from error
+                raise FileBusy from error
             self.close()
             raise before_commit(error, self.path) from error
         return connection
@@ -270,7 +270,7 @@ class SqliteTx:
         if isinstance(error, UnicodeError):
             found: Exception = BadInput("parameters", "contain half a surrogate pair", "remove it")
         else:
-            found = Busy() if is_busy(error) else before_commit(error, self._path, reads=self._reads)
+            found = FileBusy() if is_busy(error) else before_commit(error, self._path, reads=self._reads)
         self._failure = self._failure or found
         return found
 

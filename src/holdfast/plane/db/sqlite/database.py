@@ -43,7 +43,7 @@ from holdfast.plane.db.sqlite.connection import PlaneFile, SqliteConnection, Sql
 from holdfast.plane.db.sqlite.disk_space import check_room, described
 from holdfast.plane.db.sqlite.fsync_thread import POSSIBLE, FsyncThread
 from holdfast.plane.db.sqlite.notify import Poll, SocketListener
-from holdfast.plane.db.sqlite.work_queue import CLOSED, Line
+from holdfast.plane.db.sqlite.work_queue import CLOSED, WorkQueue
 from holdfast.plane.db.sqlite.writer import Counts, Reader, Writer
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
@@ -184,8 +184,8 @@ class SqliteDatabase:
         return self._service
 
     def _started(self, loop: asyncio.AbstractEventLoop) -> _Service:
-        writing = Line(loop, room=self._queue_max, patience_ns=self._patience_ns)
-        reading = Line(loop, room=self._queue_max, patience_ns=self._patience_ns)
+        writing = WorkQueue(loop, room=self._queue_max, patience_ns=self._patience_ns)
+        reading = WorkQueue(loop, room=self._queue_max, patience_ns=self._patience_ns)
         syncer = FsyncThread(self.path) if self._synchronous == "full" and POSSIBLE else None
         writer = Writer(
             writing,
@@ -263,7 +263,12 @@ class _Service:
     """The threads of one database, while they run."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, writing: Line, reading: Line, writer: Writer, readers: list[Reader]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        writing: WorkQueue,
+        reading: WorkQueue,
+        writer: Writer,
+        readers: list[Reader],
     ) -> None:
         self.loop = loop
         self.writing = writing

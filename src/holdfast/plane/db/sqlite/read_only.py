@@ -21,7 +21,7 @@ from holdfast.stores.sqlite.errors import code_of
 _CANNOT_SHARE: Final = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
-class Look(NamedTuple):
+class ReadOnlyConnection(NamedTuple):
     """A connection, and whether it takes the file as it stands, without a log."""
 
     connection: sqlite3.Connection
@@ -35,7 +35,7 @@ def check_there(path: str) -> None:
         raise BadInput("database", f"there is no file {path}", fix)
 
 
-def look_at(path: str, cached_statements: int) -> Look:
+def look_at(path: str, cached_statements: int) -> ReadOnlyConnection:
     """Open it for reading. Raises what SQLite raises."""
     check_there(path)
     connection = _connected(f"file:{quote(path)}?mode=rw", cached_statements)
@@ -47,8 +47,8 @@ def look_at(path: str, cached_statements: int) -> Look:
         connection.close()
         if code_of(error) not in _CANNOT_SHARE or Path(f"{path}-wal").exists():
             raise
-        return Look(_connected(f"file:{quote(path)}?mode=ro&immutable=1", cached_statements), still=True)
-    return Look(connection, still=mode != "wal")
+        return ReadOnlyConnection(_connected(f"file:{quote(path)}?mode=ro&immutable=1", cached_statements), still=True)
+    return ReadOnlyConnection(connection, still=mode != "wal")
 
 
 def _connected(uri: str, cached_statements: int) -> sqlite3.Connection:

@@ -27,7 +27,7 @@ CLOSED: Final = "this database is closed; open it again"
 _ANSWER_LIMIT_NS: Final = 60 * NS  # after which a disk that does not answer is given up
 
 
-class Entry:
+class QueuedWork:
     """One queued work, and the future of the task that waits for it."""
 
     __slots__ = ("begun", "future", "given_up", "lasting", "work")
@@ -43,12 +43,12 @@ class Entry:
 class Answer(NamedTuple):
     """What became of an entry."""
 
-    entry: Entry
+    entry: QueuedWork
     result: Any = None
     error: BaseException | None = None
 
 
-class Line:
+class WorkQueue:
     """See the module. `ask` and `close` belong to the loop, everything else to the threads that serve."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Line:
         self._room = asyncio.Semaphore(room)
         self._patience_s = patience_ns / NS
         self._limit_s = limit_ns / NS
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[QueuedWork] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
 
@@ -70,7 +70,7 @@ class Line:
         end = self._loop.time() + self._patience_s
         await self._enter()
         try:
-            entry = Entry(work, self._loop.create_future(), lasting=lasting)
+            entry = QueuedWork(work, self._loop.create_future(), lasting=lasting)
             with self._changed:
                 if self._closed:
                     raise Closed(CLOSED)
@@ -98,7 +98,7 @@ class Line:
         except TimeoutError:
             raise Unavailable("too many requests are queued; nothing was changed") from None
 
-    def _patience_is_over(self, entry: Entry) -> None:
+    def _patience_is_over(self, entry: QueuedWork) -> None:
         if entry.future.done():
             return
         if self._give_up(entry):
@@ -111,7 +111,7 @@ class Line:
         else:
             self._loop.call_later(self._limit_s, _no_answer, entry)
 
-    def _give_up(self, entry: Entry) -> bool:
+    def _give_up(self, entry: QueuedWork) -> bool:
         """Whether it had not begun, and so never will."""
         with self._changed:
             if entry.begun:
@@ -137,7 +137,7 @@ class Line:
                 self._changed.wait()
             return bool(self._waiting)
 
-    def begin(self, most: int) -> list[Entry]:
+    def begin(self, most: int) -> list[QueuedWork]:
         """Take those at the head out of the line. From here on they are done, whatever their tasks do."""
         with self._changed:
             entries = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
@@ -167,6 +167,6 @@ def _deliver(answers: Sequence[Answer], also: Callable[[], None] | None) -> None
         also()
 
 
-def _no_answer(entry: Entry) -> None:
+def _no_answer(entry: QueuedWork) -> None:
     if not entry.future.done():
         entry.future.set_exception(Timeout("the file did not answer in time; the change may take effect yet"))

@@ -27,10 +27,10 @@ from holdfast.core.failpoints import reach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import HoldfastError, Timeout, Unavailable
 from holdfast.plane.db.notifier import DatabaseNotifier
-from holdfast.plane.db.sqlite.connection import Busy, SqliteConnection, SqliteTx
+from holdfast.plane.db.sqlite.connection import FileBusy, SqliteConnection, SqliteTx
 from holdfast.plane.db.sqlite.fsync_thread import FsyncThread
 from holdfast.plane.db.sqlite.notify import HintBroadcaster
-from holdfast.plane.db.sqlite.work_queue import Answer, Entry, Line
+from holdfast.plane.db.sqlite.work_queue import Answer, QueuedWork, WorkQueue
 from holdfast.stores.sqlite.errors import code_of
 from holdfast.types import MS, NS
 
@@ -69,7 +69,7 @@ class Pauses:
         while True:  # ends with a connection, an error, or without callers
             try:
                 connection = attempt()
-            except Busy:
+            except FileBusy:
                 now = self._clock.now().mono
                 began = began or now
                 waited = now - began
@@ -95,7 +95,7 @@ class Writer:
 
     def __init__(
         self,
-        line: Line,
+        line: WorkQueue,
         connection: SqliteConnection,
         *,
         notifier: DatabaseNotifier,
@@ -157,7 +157,7 @@ class Writer:
             for entry in entries:
                 self._alone(entry)
 
-    def _alone(self, entry: Entry) -> None:
+    def _alone(self, entry: QueuedWork) -> None:
         end = self._clock.now().mono + self._patience_ns
         try:
             connection = self._pauses.until(self._connection.begin, lambda: self._clock.now().mono < end)
@@ -167,7 +167,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
             self._refuse([entry], error)
 
-    def _together(self, connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+    def _together(self, connection: sqlite3.Connection, entries: Sequence[QueuedWork]) -> None:
         """Run a group in the open transaction, commit it, and pass the results on. Raises when it fails as a whole."""
         answers: list[Answer] = []
         channels: set[str] = set()
@@ -224,7 +224,7 @@ class Writer:
             return
         self._line.answer(answers, partial(_call, calls))
 
-    def _refuse(self, entries: Sequence[Entry], error: Exception) -> None:
+    def _refuse(self, entries: Sequence[QueuedWork], error: Exception) -> None:
         self.counts.works += len(entries)
         self.counts.failed += len(entries)
         self._line.answer([Answer(entry, error=_copy(error)) for entry in entries])
@@ -239,7 +239,7 @@ class Reader:
 
     def __init__(
         self,
-        line: Line,
+        line: WorkQueue,
         connection: SqliteConnection,
         *,
         patience_ns: int,
@@ -282,7 +282,7 @@ class Reader:
             error = Unavailable(f"{self._connection.path} could not be synced, so what it says may not last ({doubt})")
             self._line.answer([Answer(answer.entry, error=error)])
 
-    def _answered(self, entry: Entry) -> Answer:
+    def _answered(self, entry: QueuedWork) -> Answer:
         self.counts.works += 1
         end = self._clock.now().mono + self._patience_ns
         results: list[Any] = []
@@ -312,16 +312,16 @@ def _call(calls: Sequence[Callable[[], None]]) -> None:
         call()
 
 
-def _by_itself(tx: SqliteTx, entry: Entry) -> Answer:
+def _by_itself(tx: SqliteTx, entry: QueuedWork) -> Answer:
     try:
         return Answer(entry, tx.run(entry.work))
-    except Busy:
+    except FileBusy:
         raise
     except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
         return Answer(entry, error=error)
 
 
-def _in_savepoint(connection: sqlite3.Connection, tx: SqliteTx, entry: Entry) -> Answer:
+def _in_savepoint(connection: sqlite3.Connection, tx: SqliteTx, entry: QueuedWork) -> Answer:
     connection.execute("SAVEPOINT work")
     answer = _by_itself(tx, entry)
     if answer.error is not None:

@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 from holdfast.core.history.invariants import Breach
 from holdfast.testing.sim.worlds.faults import Profile
-from holdfast.testing.sim.worlds.world import Outcome, run_seed
+from holdfast.testing.sim.worlds.world import WorldOutcome, run_seed
 
 CHUNK = 4  # worlds in one request to a process
 MIXED = "mixed"
 PROFILES = (*(str(each) for each in Profile), MIXED)
 
 
-class World(NamedTuple):
+class WorldName(NamedTuple):
     """The name of a world."""
 
     profile: Profile
@@ -38,18 +38,18 @@ class World(NamedTuple):
 class Lived(NamedTuple):
     """What became of a world, and what it cost."""
 
-    outcome: Outcome
+    outcome: WorldOutcome
     cpu_ns: int
 
 
-def world_of(profile: str, seed: int) -> World:
+def world_of(profile: str, seed: int) -> WorldName:
     """The world of a seed: in a mix, that of an even one is long and that of an odd one is busy."""
     if profile == MIXED:
-        return World(Profile.BUSY if seed % 2 else Profile.LONG, seed)
-    return World(Profile(profile), seed)
+        return WorldName(Profile.BUSY if seed % 2 else Profile.LONG, seed)
+    return WorldName(Profile(profile), seed)
 
 
-def live(worlds: Iterable[World], jobs: int, enough: Callable[[], bool]) -> Iterator[Lived]:
+def live(worlds: Iterable[WorldName], jobs: int, enough: Callable[[], bool]) -> Iterator[Lived]:
     """Live through these worlds in so many processes, until they are used up or it is enough.
 
     `enough` is asked again and again; what was begun by then is still finished and handed over.
@@ -75,17 +75,17 @@ def live(worlds: Iterable[World], jobs: int, enough: Callable[[], bool]) -> Iter
         pool.shutdown(cancel_futures=True)
 
 
-def _lived(chunk: list[World]) -> list[Lived]:
+def _lived(chunk: list[WorldName]) -> list[Lived]:
     return [_live(world) for world in chunk]
 
 
-def _live(world: World) -> Lived:
+def _live(world: WorldName) -> Lived:
     began = time.process_time_ns()
     try:
         outcome = run_seed(world.seed, profile=world.profile)
     except Exception:  # noqa: BLE001 - whatever it is, it belongs to this world, and the others go on
         text = f"the simulator itself failed: {traceback.format_exc()}"
-        outcome = Outcome(
+        outcome = WorldOutcome(
             seed=world.seed,
             violations=[Breach("C0", "simulator", text)],
             digest="",
@@ -98,7 +98,7 @@ def _live(world: World) -> Lived:
     return Lived(outcome, time.process_time_ns() - began)
 
 
-def _chunks(worlds: Iterable[World]) -> Iterator[list[World]]:
+def _chunks(worlds: Iterable[WorldName]) -> Iterator[list[WorldName]]:
     numbers = iter(worlds)
     while chunk := list(itertools.islice(numbers, CHUNK)):
         yield chunk

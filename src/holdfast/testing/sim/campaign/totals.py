@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.testing.sim.worlds.faults import Profile
-from holdfast.testing.sim.worlds.world import Outcome
+from holdfast.testing.sim.worlds.world import WorldOutcome
 from holdfast.types import NS
 
 VIOLATIONS_KEPT = 5  # of one world: the first ones say what went wrong, and the replay says the rest
@@ -65,7 +65,7 @@ class Totals:
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
 
-    def add(self, outcome: Outcome, cpu_ns: int = 0) -> None:
+    def add(self, outcome: WorldOutcome, cpu_ns: int = 0) -> None:
         """One more world."""
         self.worlds[outcome.profile] += 1
         self.lock_ns[outcome.profile] += outcome.lock_ns

@@ -22,8 +22,8 @@ from typing import Final
 from holdfast.core.history.events import Record
 from holdfast.core.history.invariants import Breach
 from holdfast.plane.bus.delivery_rules import LOST_MAX, UNREADABLE_MAX
-from holdfast.plane.bus.delivery_rules import Code as Delivering
-from holdfast.plane.jobs.rules import Code
+from holdfast.plane.bus.delivery_rules import DeadLetterCode as Delivering
+from holdfast.plane.jobs.rules import JobCode
 from holdfast.plane.model.job_states import WITH_WORKERS, JobState, legal
 from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.testing.sim.plane.load import Asked
@@ -162,9 +162,9 @@ def _dead(story: Story) -> Iterator[Breach]:
             str(Delivering.FAILURES): letter.attempts >= FAILURES_MAX,
             str(Delivering.LOST): letter.attempts > LOST_MAX or _begun(story, letter.job) >= LOST_MAX,
             str(Delivering.UNREADABLE): letter.attempts >= UNREADABLE_MAX,
-            str(Code.FATAL): True,
-            str(Code.STATE_TIMEOUT): True,
-            str(Code.MAX_ATTEMPTS): letter.job in last and last[letter.job].attempt >= last[letter.job].max_attempts,
+            str(JobCode.FATAL): True,
+            str(JobCode.STATE_TIMEOUT): True,
+            str(JobCode.MAX_ATTEMPTS): letter.job in last and last[letter.job].attempt >= last[letter.job].max_attempts,
         }.get(letter.code, False)
         if not enough:
             text = f"is a dead letter for {letter.code} after {letter.attempts}, which is no reason"

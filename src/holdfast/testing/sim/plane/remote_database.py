@@ -22,7 +22,7 @@ from holdfast.plane.db.sqlite.connection import SqliteTx
 from holdfast.testing.sim.environment.loop import SimLoop
 from holdfast.testing.sim.environment.network import Network, Server
 from holdfast.testing.sim.environment.store import answered
-from holdfast.testing.sim.plane.row_history import Ledger
+from holdfast.testing.sim.plane.row_history import CommitHistory
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class _Done(NamedTuple):
 class DatabaseServer(Server):
     """The engine. One transaction at a time, each as a whole."""
 
-    def __init__(self, loop: SimLoop, ledger: Ledger) -> None:
+    def __init__(self, loop: SimLoop, ledger: CommitHistory) -> None:
         super().__init__("database")
         self.loop = loop
         self.ledger = ledger

@@ -87,7 +87,7 @@ END;
 """
 
 
-class Ledger:
+class CommitHistory:
     """Everything that was committed."""
 
     def __init__(self, trace: Callable[[str, str], None]) -> None:

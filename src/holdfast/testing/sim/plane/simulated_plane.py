@@ -41,7 +41,7 @@ from holdfast.testing.sim.plane.plane_faults import PlaneSwarm, draw_plane_swarm
 from holdfast.testing.sim.plane.plane_loop import PlaneLoop
 from holdfast.testing.sim.plane.plane_process import Process, SimPlane
 from holdfast.testing.sim.plane.remote_database import DatabaseServer, SimDatabase
-from holdfast.testing.sim.plane.row_history import Ledger
+from holdfast.testing.sim.plane.row_history import CommitHistory
 from holdfast.testing.sim.worlds.resource import FencedResource
 from holdfast.types import NS
 
@@ -114,7 +114,7 @@ class PlaneWorld:
         self.chance = SimEntropy(f"{seed}/world").random
         self.network = Network(self.loop, SimEntropy(f"{seed}/network").random, self.trace)
         self.leases = LeaseServer(self.loop, self._clock("store"), self.note)
-        self.ledger = Ledger(self.trace)
+        self.ledger = CommitHistory(self.trace)
         self.database = DatabaseServer(self.loop, self.ledger)
         self.programs = Programs(self)
         self.processes: list[Process] = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.testing.sim.worlds.world import SimWorld
 
 
-class Trouble:
+class FaultInjector:
     """Applies faults. Each ends after its duration, or with `heal`."""
 
     def __init__(self, world: SimWorld) -> None:

@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.testing.sim.environment.store import LeaseServer
-from holdfast.testing.sim.worlds.fault_injector import Trouble
+from holdfast.testing.sim.worlds.fault_injector import FaultInjector
 from holdfast.types import MS, NS
 
 if TYPE_CHECKING:
     from holdfast.testing.sim.worlds.world import SimWorld
 
 
-class NodeTrouble(Trouble):
+class NodeTrouble(FaultInjector):
     """Applies faults to nodes. Each ends after its duration, or with `heal`."""
 
     def __init__(self, world: SimWorld, break_lock: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ from holdfast.core.history.events import Record
 from holdfast.core.history.invariants import Breach
 from holdfast.testing.sim.environment.clock import SimClock
 from holdfast.testing.sim.environment.store import LeaseServer, SimEngine
-from holdfast.testing.sim.worlds.fault_injector import Trouble
+from holdfast.testing.sim.worlds.fault_injector import FaultInjector
 from holdfast.testing.sim.worlds.resource import FencedResource
 from holdfast.testing.sim.worlds.sessions import Session
 
@@ -49,9 +49,9 @@ class Scene:
         """The connections of a host to where leases are kept."""
         return SimEngine(self._world.network, self._world.server, host)
 
-    def trouble(self) -> Trouble:
+    def trouble(self) -> FaultInjector:
         """What goes wrong."""
-        return Trouble(self._world)
+        return FaultInjector(self._world)
 
     def held_ns(self) -> int:
         """For how long keys were taken, all in all."""

@@ -59,7 +59,7 @@ _CHECKED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorldOutcome:
     """What became of one world."""
 
     seed: int
@@ -279,7 +279,7 @@ class SimWorld:
 
     # Its life.
 
-    def run(self) -> Outcome:
+    def run(self) -> WorldOutcome:
         """Live through it."""
         self.loop.set_exception_handler(self._unhandled)
         with listening(self.complain):
@@ -293,7 +293,7 @@ class SimWorld:
         now = self.loop.now_ns
         held = self.scene.held_ns()
         self._digest_lines()
-        return Outcome(
+        return WorldOutcome(
             seed=self.seed,
             violations=self.found,
             digest=self._digest.hexdigest(),
@@ -373,6 +373,6 @@ def run_seed(
     trace: Callable[[str], object] | None = None,
     *,
     profile: Profile = Profile.BUSY,
-) -> Outcome:
+) -> WorldOutcome:
     """Live through the world of one seed: of this profile, unless its settings are given."""
     return SimWorld(seed, swarm or draw_swarm(seed, profile), trace).run()
