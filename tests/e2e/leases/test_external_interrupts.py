@@ -43,14 +43,15 @@ def until(what, holds):
         pause.wait(0.005)
 
 with holdfast.connect(url, request_timeout=1) as locks:
-    locks.lock("k", ttl=2).acquire().release()
+    lock = locks.lock("k", ttl=300)  # one object, and a TTL that does not hide a lease that is left behind
+    lock.acquire().release()
     signal.signal(signal.SIGINT, handler)
     print("ready", flush=True)
     while struck < wanted:
         try:
             armed = True
             while struck < wanted:
-                with locks.lock("k", ttl=2):
+                with lock as lease:
                     blocks += 1
         except KeyboardInterrupt:
             pass
@@ -66,7 +67,7 @@ with holdfast.connect(url, request_timeout=1) as locks:
     busy = (time.process_time() - spent) / (time.monotonic() - since)
     held, left = lease.held, len(locks.manager.renewer.lease_records())
     lease.release()
-    again = locks.lock("k", ttl=2).try_acquire()
+    again = lock.try_acquire()
 print(json.dumps({"struck": struck, "blocks": blocks, "held": held, "left": left, "busy": busy, "free": bool(again)}))
 """
 

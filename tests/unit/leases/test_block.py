@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from holdfast import LeaseLost
+from holdfast import LeaseLost, connect
 from support.harness.leases import LIMIT_S, Stage
 
 Begin: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -302,3 +302,36 @@ async def test_a_block_of_a_leader_lease_ends_its_term(stage: Stage) -> None:
     async with await leader.campaign() as term:
         assert term.held
     assert not (await leader.current()).held
+
+
+@pytest.mark.parametrize("again", ["with", "by hand", "stack"])
+def test_a_kept_lock_can_be_used_in_blocks_of_every_kind(again: str) -> None:
+    with connect("memory://") as locks:
+        lock = locks.lock("k", ttl=60)
+        for _ in range(2):
+            if again == "with":
+                with lock as lease:
+                    assert lease.state == "held"
+            elif again == "by hand":
+                lease = lock.__enter__()
+                assert lease.state == "held"
+                lock.__exit__(None, None, None)
+            else:
+                with contextlib.ExitStack() as stack:
+                    lease = stack.enter_context(lock)
+                    stack.push(lease)  # ends it twice, which is harmless
+                    assert lease.state == "held"
+            assert lease.state == "released"
+            assert not lock.locked()
+
+
+def test_the_end_of_a_block_leaves_a_detached_lease_to_expire() -> None:
+    with connect("memory://") as locks:
+        lock = locks.lock("k", ttl=60)
+        with lock as lease:
+            lease.let_run_out()
+        assert lock.locked()
+        with lease:
+            pass
+        assert lease.release()
+        assert not lock.locked()

@@ -11,6 +11,7 @@ from holdfast.leases.inspection import Inspection
 from holdfast.leases.lease_base import is_loss_of
 from holdfast.leases.sync.lease import Lease
 from holdfast.leases.sync.lock import Lock
+from holdfast.leases.sync.with_statement import exit_of_each_statement
 from holdfast.types import Duration
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class Leader:
     def __enter__(self) -> Lease:
         return self._lock.__enter__()
 
+    @exit_of_each_statement
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

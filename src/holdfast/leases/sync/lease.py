@@ -17,6 +17,7 @@ from holdfast.flows import renew as keeping
 from holdfast.flows.release import Released
 from holdfast.leases.lease_base import AnyLost, Degraded, Granted, HeldLease
 from holdfast.leases.lock_spec import timeout_ns
+from holdfast.leases.sync.with_statement import begun, exit_of_each_statement
 from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.run_sync import run_now
@@ -100,17 +101,24 @@ class AnyLease(HeldLease):
                 entry.leave()
 
     def __enter__(self) -> Self:
+        statement = begun()
         self.ensure_held()
+        if statement is not None:
+            statement.entered(self)
         return self
 
+    @exit_of_each_statement
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             self._leave_block(error)
         finally:
-            if self._abandonable:
-                self.release()  # does nothing, unless an interrupt struck before the line above
+            self._release_unless_detached()  # does nothing, unless an interrupt struck before the line above
+
+    def _release_unless_detached(self) -> None:
+        if self._abandonable:
+            self.release()
 
     def _leave_block(self, error: BaseException | None) -> None:
         """The end of a `with` block: release, and raise a loss unless the block raised another error."""

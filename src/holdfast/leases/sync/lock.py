@@ -12,6 +12,7 @@ from holdfast.flows.acquire import AcquireResult
 from holdfast.leases.inspection import Inspection
 from holdfast.leases.lock_spec import NamedLock, timeout_ns
 from holdfast.leases.sync.lease import DegradedLease, Lease, call_back
+from holdfast.leases.sync.with_statement import begun, exit_of_each_statement
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.thread_runtime import caller_id, this_thread
 from holdfast.types import Busy, Duration
@@ -94,24 +95,29 @@ class Lock(NamedLock, Generic[L]):
             raise
 
     def __enter__(self) -> L:
+        statement = begun()
         lease: L | None = None
         try:
             lease = self.acquire()
-            self._entered.setdefault(caller_id(), []).append(lease)
+            if statement is None:
+                self._entered.setdefault(caller_id(), []).append(lease)
+            else:
+                statement.entered(lease)
             return lease  # noqa: TRY300 - until it is returned it can be interrupted
         except BaseException:
             if lease is not None:
                 lease.release()  # interrupted before the block began, so nothing will end it
             raise
 
+    @exit_of_each_statement
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        mine = self._entered[caller_id()]
         try:
-            self._entered[caller_id()][-1]._leave_block(error)  # noqa: SLF001 - one implementation in two files
+            mine[-1].__exit__(kind, error, trace)
         finally:
-            mine = self._entered[caller_id()]
-            mine.pop().release()  # does nothing, unless an interrupt struck before the line above
+            mine.pop()
             if not mine:
                 del self._entered[caller_id()]
 
