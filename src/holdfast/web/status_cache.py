@@ -157,6 +157,7 @@ class StatusCache:
         changes: dict[str, object] = {}
         if tally is not None:
             changes |= {"counted_at": moment(tally.at_ns), "dead": tally.letters(tenant)}
+            changes["retried"] = tally.attempts_retried(tenant)
             changes["ended"] = EndsShown.of(tally.ended(tenant))
         if tally is not None or jobs is not None:
             changes["counts"] = (tally.counts(tenant) if tally else {}) | (jobs.live if jobs else {})
@@ -261,7 +262,7 @@ class _View:
 def _since(before: StatusShown, now: StatusShown) -> StatusShown:
     """The changes."""
     changes: dict[str, object] = {"whole": False}
-    for name in ("counts", "ended", "dead", "snapshot", "loops", "locks_left_out"):
+    for name in ("counts", "retried", "ended", "dead", "snapshot", "loops", "locks_left_out"):
         if getattr(now, name) == getattr(before, name):
             changes[name] = None
     changes["jobs"] = _changed(before.jobs, now.jobs, lambda line: line.id)

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat
 from holdfast.types import NS
 from holdfast.web import status_cache
 from support.harness.web import TOKENS, tokens
-from support.servers.browser import ARGUMENTS, CHROMIUM, HOSTILE, PATIENCE_MS, Running, opened, row
+from support.servers.browser import ARGUMENTS, CHROMIUM, HOSTILE, ME, PATIENCE_MS, Running, opened, row
 
 READABLE = 4.5  # what WCAG asks of small text
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -101,6 +101,29 @@ def test_jobs_move_through_their_states_and_are_counted(running: Running, chromi
         expect(page.locator("#workers .crew .name").first).to_have_text(told["worker"])
         expect(page.locator("#snapshot")).to_contain_text("Snapshot")
         expect(page.locator("#chart .good:not(.quiet)").first).to_be_attached()
+
+
+def attempt(page: Page, run: str, number: int) -> Locator:
+    """The state of an attempt of step `a`."""
+    return page.locator(f'#job-rows tr[data-job="{run}:a@{number}"] .chip')
+
+
+def test_a_step_that_succeeds_at_its_second_attempt_is_no_failure(running: Running, chromium: Browser) -> None:
+    flows, steps = (
+        running.plane.components.service.flows,
+        {"a": {"topic": "at_second", "retry": {"retries": 1, "initial": "10ms"}}},
+    )
+    running.run(flows.define_document(ME, {"name": "flaky", "steps": steps}))
+    with opened(chromium, running.url) as page:
+        tile = page.locator('.tile[data-group="failed"]')
+        before = running.told("/status")
+        failed = sum(before["counts"][state] for state in ("FAILED", "TIMEOUT", "DENIED", "OUTPUT_QUARANTINED"))
+        run, _ = running.run(flows.start(ME, "flaky"))
+        expect(attempt(page, run.run.id, 2)).to_have_text("succeeded")
+        expect(attempt(page, run.run.id, 1)).to_have_text("failed")
+        retried = before["retried"] + 1
+        expect(tile.locator(".note")).to_contain_text(f"{retried} of these retried")
+        expect(tile.locator(".number")).to_have_text(str(failed - before["retried"]))
 
 
 def test_the_list_is_filtered_by_state_and_text(running: Running, chromium: Browser) -> None:

@@ -23,6 +23,7 @@ from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import ApiSettings, ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
+from holdfast.plane.worker.context import Context
 from holdfast.web.middleware.auth import Access
 
 T = TypeVar("T")
@@ -94,6 +95,11 @@ class Running:
         async def gate(payload: Any) -> str:
             await asyncio.to_thread(self.go.wait, 60)
             return "through"
+
+        @made.job("at_second")
+        async def at_second(payload: Any, *, ctx: Context) -> None:
+            if ctx.attempt == 1:
+                raise RuntimeError("try again")
 
         @made.job("hostile")
         async def hostile(payload: Any) -> None:

@@ -82,6 +82,7 @@ class JobCounts:
     states: Mapping[tuple[str, JobState], int]  # by tenant
     ends: Mapping[tuple[str, bool, int], int]  # by tenant, whether it succeeded, and span
     dead: Mapping[str, int]  # dead letters that were not retried, by tenant
+    retried: Mapping[str, int]  # failed attempts of steps that allow more attempts, by tenant; `ends` is without them
 
     def counts(self, tenant: str | None) -> dict[JobState, int]:
         """The number of jobs in each state, zeros included."""
@@ -106,6 +107,10 @@ class JobCounts:
     def letters(self, tenant: str | None) -> int:
         """Dead letters that were not retried."""
         return sum(number for whose, number in self.dead.items() if tenant in (None, whose))
+
+    def attempts_retried(self, tenant: str | None) -> int:
+        """Failed jobs after which their workflow step is tried again."""
+        return sum(number for whose, number in self.retried.items() if tenant in (None, whose))
 
 
 class StatusQueries:
@@ -142,12 +147,15 @@ class StatusQueries:
 
         jobs, dead = await self._database.read(work)
         states, ends = Counter[tuple[str, JobState]](), Counter[tuple[str, bool, int]]()
+        retried = Counter[str]()
         for row in jobs:
             state = JobState(row["state"])
             states[row["tenant"], state] += row["jobs"]
-            if row["span"] >= 0:
+            if row["again"]:
+                retried[row["tenant"]] += row["jobs"]
+            elif row["span"] >= 0:
                 ends[row["tenant"], state is JobState.SUCCEEDED, row["span"]] += row["jobs"]
-        return JobCounts(now_ns, states, ends, {row["tenant"]: row["letters"] for row in dead})
+        return JobCounts(now_ns, states, ends, {row["tenant"]: row["letters"] for row in dead}, retried)
 
 
 def _brief(row: Row) -> StatusEntry:

@@ -224,6 +224,10 @@ class StatusShown(ResponseBody):
     counts: Given[dict[StateName, int]] = Field(
         default=None, description="The number of jobs in each state; finished ones may not be counted yet."
     )
+    retried: Given[int] = Field(
+        default=None,
+        description="How many failed and timed out jobs are attempts of workflow steps that allow more attempts.",
+    )
     counted_at: Given[datetime] = Field(default=None, description="When finished jobs were counted.")
     ended: Given[EndsShown] = None
     dead: Given[int] = Field(default=None, description="The number of dead letters that were not retried.")

@@ -87,7 +87,7 @@ export class Feed {
       for (const line of lines.items) model[name].set(line[key], line);
       model[`${name}_known`] = true;
     }
-    for (const name of ['counts', 'counted_at', 'ended', 'dead', 'snapshot', 'loops', 'locks_left_out']) {
+    for (const name of ['counts', 'retried', 'counted_at', 'ended', 'dead', 'snapshot', 'loops', 'locks_left_out']) {
       if (status[name] !== undefined) model[name] = status[name];
     }
     Object.assign(model, { mark: status.mark, parts: status.parts, tenant: status.tenant ?? null, every: status.every });

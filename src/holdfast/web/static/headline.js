@@ -38,9 +38,13 @@ export class Headline {
       for (const each of this.tiles) {
         const { states } = each.group;
         const known = states.some((state) => counts[state] !== undefined); // counting many jobs takes time
-        write(each.number, known ? whole.format(states.reduce((sum, state) => sum + (counts[state] ?? 0), 0)) : '…');
+        const retried = each.group.name === 'failed' ? (model.retried ?? 0) : 0; // the step goes on: not a failure yet
+        const number = states.reduce((sum, state) => sum + (counts[state] ?? 0), -retried);
+        write(each.number, known ? whole.format(Math.max(0, number)) : '…'); // the two are counted at different times
         const parts = states.length > 1 ? states.filter((state) => counts[state]) : [];
-        write(each.detail, parts.map((state) => `${whole.format(counts[state])} ${STATES[state]}`).join(' · '));
+        const words = parts.map((state) => `${whole.format(counts[state])} ${STATES[state]}`);
+        if (retried) words.push(`${whole.format(retried)} of these retried`);
+        write(each.detail, words.join(' · '));
       }
       write(this.dead.number, model.dead === undefined ? '…' : whole.format(model.dead));
       write(this.dead.detail, model.dead ? 'not retried' : '');

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.errors import BadInput
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import ATTEMPTS_LABEL
 from holdfast.plane.model.records import Job
 from holdfast.plane.service.status import SPAN_NS, SPANS, EndedJobs, StatusQueries
 from holdfast.types import NS
@@ -14,9 +17,9 @@ from support.fixtures.scheduling import Replica, cancelled, finished, run_of, su
 pytestmark = pytest.mark.asyncio
 
 
-async def ended(plane: Replica, *, tenant: str, error: str | None = None) -> Job:
+async def ended(plane: Replica, *, tenant: str, error: str | None = None, **wanted: Any) -> Job:
     """A job that has come to its end at the first attempt."""
-    job = await plane.submit(tenant=tenant, max_attempts=1, payload={"large": "x" * 1000})
+    job = await plane.submit(tenant=tenant, max_attempts=1, payload={"large": "x" * 1000}, **wanted)
     await plane.scheduler.on_submit(submitted(job))
     await plane.scheduler.on_result(finished(job, 1, run_of(job), **({} if error is None else {"error": error})))
     return job
@@ -79,6 +82,24 @@ async def test_a_tally_counts_each_tenant_by_state_and_says_when_jobs_ended(plan
     assert (tally.letters("blue"), tally.letters("red"), tally.letters(None)) == (1, 0, 1)
     await plane.letters.retry(dead.id, actor="ada")
     assert (await status.tally(plane.clock.now().wall)).letters("blue") == 0
+
+
+async def test_a_failed_attempt_of_a_step_that_allows_more_is_counted_apart(plane: Replica) -> None:
+    await plane.beat()
+    status = StatusQueries(plane.database)
+    ids = ("r:a@1", "r:a[12]@2", "r:a@10", "r:b@3", "alone@1")
+    allowed = ("3", "4", "11", "3", None)  # the fourth is the last attempt, and the last one is of no step
+    for own_id, attempts in zip(ids, allowed, strict=True):
+        labels = {} if attempts is None else {ATTEMPTS_LABEL: attempts, "other": "3"}
+        await ended(plane, tenant="blue", error="boom", id=own_id, labels=labels)
+    fatal = await plane.submit(tenant="blue", max_attempts=1, id="r:c@1", labels={ATTEMPTS_LABEL: "3"})
+    await plane.scheduler.on_submit(submitted(fatal))
+    await plane.scheduler.on_result(finished(fatal, 1, run_of(fatal), error="boom", retryable=False))
+    await ended(plane, tenant="blue", id="r:d@1", labels={ATTEMPTS_LABEL: "3"})
+    tally = await status.tally(plane.clock.now().wall)
+    assert tally.counts("blue")[JobState.FAILED] == 6
+    assert (tally.attempts_retried("blue"), tally.attempts_retried("red"), tally.attempts_retried(None)) == (3, 0, 3)
+    assert sum(tally.ended("blue").otherwise) == 3
 
 
 async def test_the_pace_is_that_of_the_last_minute() -> None:
