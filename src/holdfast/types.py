@@ -156,6 +156,14 @@ class Ownership(NamedTuple):
     database: str
 
 
+class KeyOwnership(NamedTuple):
+    """The key of a lease in a key-value store, and what is stored there while the owner has the lease."""
+
+    key: bytes
+    value: bytes
+    revision: int  # which created it
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a store knows about one key, for operators. Contains no token."""

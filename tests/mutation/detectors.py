@@ -30,6 +30,7 @@ from support.fixtures.workflows import FlowStage
 from support.guards.subjects_redis import StringSubject
 from support.guards.subjects_sqlite import prepared
 from support.harness.leases import Stage
+from support.servers.etcd import EtcdCluster, etcd_executables, start_cluster, start_etcd
 from support.servers.redis import RedisServer, redis_executables, start_redis
 
 SEEDS_MAX = (
@@ -236,8 +237,8 @@ class Test:
             _expect(self.at, lambda: _call(function, given, wanted, components, patch), module.__file__)
 
 
-class RedisTest(Test):
-    """The same, with a real Redis."""
+class ServerTest(Test):
+    """The same, with a real server."""
 
     server: ClassVar[bool] = True
 
@@ -269,11 +270,18 @@ def _own_redis(_: Components, servers: ExitStack) -> Callable[..., RedisServer]:
     return lambda **options: servers.enter_context(start_redis(redis_executables()[-1], **options))
 
 
+def _own_cluster(servers: ExitStack, **options: Any) -> EtcdCluster:
+    return servers.enter_context(start_cluster(etcd_executables()[0], **options))
+
+
 _ARGUMENTS: dict[str, Callable[[Components, ExitStack], Any]] = {
     "tmp_path": lambda components, _: components.folder,
     "play": lambda _, __: play_blocking,
     "own_redis": _own_redis,
     "server": lambda components, servers: _own_redis(components, servers)(),
+    "etcd_url": lambda _, servers: servers.enter_context(start_etcd(etcd_executables()[0])).url,
+    "own_etcd": lambda _, servers: lambda: servers.enter_context(start_etcd(etcd_executables()[0])),
+    "etcd_cluster": lambda _, servers: partial(_own_cluster, servers),
 }
 
 

@@ -20,7 +20,7 @@ from holdfast.ops.runbooks.collectors import plane
 from holdfast.ops.runbooks.evidence.plane import PendingFact
 from holdfast.plane.locks import registry as families
 from holdfast.stores.redis import store as redis_store
-from mutation.detectors import RedisTest, Test
+from mutation.detectors import ServerTest, Test
 from mutation.mutant import MutantGroup
 from mutation.mutants_servers import rewrite
 
@@ -199,7 +199,7 @@ def a_snapshot_writer_that_is_missed_for_half_a_minute(patch: pytest.MonkeyPatch
 @keep(
     "many: seconds where milliseconds are meant",
     where="stores/redis/lua/acquire.lua",
-    found_by=RedisTest(
+    found_by=ServerTest(
         "e2e.leases.test_redis_trouble",
         "test_the_key_on_the_wire_is_what_a_runbook_expects",
         at='server.cli("PTTL", "wf:run:42") <= 60_000',

@@ -45,7 +45,7 @@ from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.types import NS
 from holdfast.web.middleware import auth
 from holdfast.web.middleware.auth import Access
-from mutation.detectors import RedisTest, Test
+from mutation.detectors import ServerTest, Test
 from mutation.mutant import MutantGroup
 
 group = MutantGroup()
@@ -442,8 +442,8 @@ def a_release_that_ends_with_the_request(patch: pytest.MonkeyPatch) -> None:
 _KEPT: Final[list[Lease]] = []  # leases that a planted bug does not release: dropping one is an error of its own
 
 
-def _hung(test: str) -> RedisTest:
-    return RedisTest(
+def _hung(test: str) -> ServerTest:
+    return ServerTest(
         "integration.plane.approvals.test_approval_lock", test, at="assert min(took) < ENVELOPE_S + OVERSHOOT_S"
     )
 
@@ -516,7 +516,7 @@ def the_lock_of_a_run_lasts_a_minute(patch: pytest.MonkeyPatch) -> None:
 @keep(
     MANY_LOCKS,
     where="aio/lease.py",
-    found_by=RedisTest(
+    found_by=ServerTest(
         "integration.plane.workflows.test_engine",
         "test_a_lock_of_a_run_that_cannot_be_released_changes_nothing_for_the_run",
         at="changed = await replica.engine.move(run, CheckRun())",

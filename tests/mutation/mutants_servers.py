@@ -15,7 +15,7 @@ from holdfast.stores.redis.protocol import RedisScript, pack
 from holdfast.stores.redis.store import RedisStore
 from holdfast.stores.sqlite import lease_table
 from holdfast.types import AcquireRequest, Busy, Grant
-from mutation.detectors import RedisSentence, RedisTest, Sentence, Test
+from mutation.detectors import RedisSentence, Sentence, ServerTest, Test
 from mutation.mutant import MutantGroup
 
 group = MutantGroup()
@@ -76,7 +76,7 @@ def a_cancelled_command_leaves_its_reply_to_the_next(patch: pytest.MonkeyPatch) 
 @keep(
     "redis-py #2664: the blocking side of the same",
     where="runtime/connection_pool.py",
-    found_by=RedisTest(
+    found_by=ServerTest(
         "integration.stores.test_redis_sharing",
         "test_an_interrupted_call_does_not_leave_its_answer_to_the_next",
         at='assert run_now(take(store, "other"))',
@@ -151,7 +151,7 @@ def a_counter_outside_the_script(patch: pytest.MonkeyPatch) -> None:
 @keep(
     "many: the counter evicted, or lost in a restart",
     where="stores/redis/lua/acquire.lua",
-    found_by=RedisTest(
+    found_by=ServerTest(
         "integration.stores.test_redis_trouble",
         "test_a_flush_does_not_bring_the_fences_back",
         at="assert fences == sorted(set(fences))",
@@ -165,7 +165,7 @@ def a_counter_that_is_lost_begins_anew(patch: pytest.MonkeyPatch) -> None:
 @keep(
     "Holdfast itself, as its page of guarantees admitted",
     where="stores/redis/lua/fence.lua",
-    found_by=RedisTest(
+    found_by=ServerTest(
         "integration.stores.test_redis_lagging",
         "test_two_primaries_that_count_on_from_one_counter_ahead_of_the_clock_never_give_out_the_same_fence",
         at="a fence was given out twice",
@@ -186,7 +186,7 @@ def a_script_that_counts_one_by_one(patch: pytest.MonkeyPatch) -> None:
 @keep(
     "Holdfast itself, as its page of guarantees admitted",
     where="stores/redis/lua/fence.lua",
-    found_by=RedisTest(
+    found_by=ServerTest(
         "integration.stores.test_redis_lagging",
         "test_a_replica_that_missed_the_last_grants_gives_out_higher_fences_though_the_clock_is_behind",
         at="a fence went back",

@@ -77,6 +77,12 @@ _STORES: Final = (
     _awaited("store.redis.asyncio.send", "a request is about to be queued for the shared connection"),
     _awaited("store.redis.asyncio.sent", "it is queued or written, and its reply has not been awaited"),
     _awaited("store.redis.asyncio.replied", "the reply has come, and has not been given to the caller"),
+    _here("store.etcd.send", "a request is about to be sent to a member, in a thread of the caller"),
+    _here("store.etcd.sent", "it is sent, and no answer has been read"),
+    _here("store.etcd.replied", "the answer is read, and has not been given to the caller"),
+    _awaited("store.etcd.asyncio.send", "a request is about to be sent to a member, in a task of the caller"),
+    _awaited("store.etcd.asyncio.sent", "it is sent, and its answer has not been awaited"),
+    _awaited("store.etcd.asyncio.replied", "the answer has come, and has not been given to the caller"),
 )
 
 _GUARDS: Final = (

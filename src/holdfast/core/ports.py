@@ -19,7 +19,19 @@ from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.loss_diagnosis import RenewalRequest, StoreFailure
 from holdfast.core.lease.states import Event, LeaseState
 from holdfast.errors import BackendError
-from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
+from holdfast.types import (
+    NS,
+    AcquireRequest,
+    AuditRecord,
+    Busy,
+    Grant,
+    Guarantee,
+    Holding,
+    Instant,
+    KeyOwnership,
+    Ownership,
+    Renewal,
+)
 
 LISTEN_NS: Final = 2 * NS  # what a listener may take to be registered, unless its waiter has less time
 
@@ -141,6 +153,15 @@ class SharesDatabase(Protocol):
 
     def ownership(self, grant: Grant, schema: str | None) -> Ownership:
         """The predicate that holds while the grant stands. `schema`: the name under which the database is attached."""
+        ...
+
+
+@runtime_checkable
+class SharesKeys(Protocol):
+    """A store whose leases lie in a key-value store with transactions, in which a user can have keys too."""
+
+    def key_ownership(self, grant: Grant) -> KeyOwnership:
+        """What is stored while the grant stands."""
         ...
 
 

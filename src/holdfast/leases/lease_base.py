@@ -7,10 +7,10 @@ import weakref
 from typing import Literal, NoReturn, Self
 
 from holdfast.core.lease.states import LIVE, LeasePhase, LeaseState
-from holdfast.core.ports import Ports, SharesDatabase
+from holdfast.core.ports import Ports, SharesDatabase, SharesKeys
 from holdfast.errors import BadInput, LeaseLost, Misconfigured
 from holdfast.flows.acquire import noun
-from holdfast.leases.ownership import Condition
+from holdfast.leases.ownership import Condition, KeyCondition
 from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import NS, Duration, LossReason, duration_ns, fingerprint
@@ -203,16 +203,18 @@ class Granted(HeldLease):
     def condition(self, schema: str | None = None) -> Condition:
         """SQL that is true while this lease is ours, for a transaction of your own in the database that keeps it.
 
-        SQLite leases only, so far; `schema` is the name under which you attached their file, if you did. `LeaseLost`
-        when the lease is known to be lost already, `Misconfigured` when its store is not in a SQL database.
+        On etcd it is a `KeyCondition`: comparisons for a transaction there. `schema` is the name under which you
+        attached the SQLite file of the lease, if you did. `LeaseLost` when the lease is known to be lost already,
+        `Misconfigured` when its store has no transactions for others.
         """
         if schema is not None and not str(schema).isidentifier():
             raise BadInput("schema", f"{schema!r} is not the name of an attached database", "use letters and digits")
         self.ensure_held()
         store, grant = self._manager.store, self._lease_record.grant
-        if grant is None or not isinstance(store, SharesDatabase):
+        if grant is None or not isinstance(store, SharesDatabase | SharesKeys):
             raise Misconfigured(
-                f"leases of {store.capabilities.engine} do not lie in a SQL database; give the fence to a guard instead"
+                f"leases of {store.capabilities.engine} do not lie in a database with transactions; "
+                "give the fence to a guard instead"
             )
         lost = LeaseLost(
             f"{noun(self.family)} lost: {self.key} ({LossReason.STOLEN})",
@@ -220,6 +222,8 @@ class Granted(HeldLease):
             reason=str(LossReason.STOLEN),
             fence=grant.fence,
         )
+        if isinstance(store, SharesKeys):
+            return KeyCondition(store.key_ownership(grant), grant.key, grant.fence, lost)
         return Condition(store.ownership(grant, schema), lost)
 
     @property

@@ -53,6 +53,7 @@ class _Built(NamedTuple):
 
 _SQLITE = _Built("holdfast.stores.sqlite.engine")
 _REDIS = _Built("holdfast.stores.redis.engine", "redis", ("redis", "hiredis"))
+_ETCD = _Built("holdfast.stores.etcd.engine", "etcd", ("httpcore", "anyio"))
 _QUORUM = _Built("holdfast.stores.quorum.engine", "redis", ("redis", "hiredis"))
 
 BUILT: Mapping[str, _Built] = {
@@ -67,9 +68,11 @@ BUILT: Mapping[str, _Built] = {
     "redis+sentinel": _REDIS,
     "rediss+sentinel": _REDIS,
     "redlock": _QUORUM,
+    "etcd": _ETCD,
+    "etcds": _ETCD,
 }
 ENTRY_POINTS: Final = "holdfast.stores"  # the group in which other packages register a scheme
-PLANNED = ("redis+cluster", "postgresql", "etcd", "nats")
+PLANNED = ("redis+cluster", "postgresql", "nats")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _USERINFO = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # wherever it stands: a URL may have another one inside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.ops.access.etcd import etcd_access
 from holdfast.ops.access.nats import nats_access
 from holdfast.ops.access.postgres import postgres_access, writer_access
 from holdfast.ops.access.redis import redis_access
@@ -13,6 +14,7 @@ MADE = {
     ("redis", "--prefix", "app:"): redis_access(prefix="app:"),
     ("postgres", "--name", "plane"): postgres_access(name="plane"),
     ("postgres", "--guarded", "a", "--guarded", "b.c"): writer_access(["a", "b.c"]),
+    ("etcd", "--prefix", "team/locks"): etcd_access(prefix="team/locks"),
     ("nats", "--stream", "BLUE"): nats_access(stream="BLUE"),
 }
 

@@ -1,4 +1,4 @@
-"""The stores that processes can share: a file, and the oldest Redis there is."""
+"""The stores that processes can share: a file, the oldest Redis there is, and etcd."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from support.fixtures.etcd import ETCD
 from support.fixtures.redis import OLDEST
+from support.servers.etcd import EtcdExecutable, start_etcd
 from support.servers.redis import RedisExecutable, RedisServer, start_redis
 
 
-@pytest.fixture(params=["sqlite", *OLDEST])
+@pytest.fixture(params=["sqlite", *OLDEST, *ETCD])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A store of this test's own."""
     if isinstance(request.param, RedisExecutable):
         with start_redis(request.param) as server:
             yield server.url
+    elif isinstance(request.param, EtcdExecutable):
+        with start_etcd(request.param) as etcd:
+            yield etcd.url
     else:
         yield f"sqlite:///{tmp_path}/leases.db"
 

@@ -16,6 +16,7 @@ from holdfast.stores.redis import protocol
 from holdfast.stores.registry import open_engine
 from holdfast.testing.conformance import AsyncioWorld, BlockingWorld, Check, checks_for, run_check
 from holdfast.types import Guarantee
+from support.servers.etcd import etcd_executables, start_etcd
 from support.servers.redis import RedisExecutable, redis_executables, start_redis
 
 
@@ -29,8 +30,8 @@ class Subject:
     server: bool = False
 
 
-def _claims(engine: str, *, durable: bool, shared: bool) -> Capabilities:
-    return Capabilities(engine, Guarantee.FENCED, wakeups=True, fair=True, durable=durable, shared=shared, many=True)
+def _claims(engine: str, *, durable: bool, shared: bool, many: bool = True) -> Capabilities:
+    return Capabilities(engine, Guarantee.FENCED, wakeups=True, fair=True, durable=durable, shared=shared, many=many)
 
 
 def _memory(_request: pytest.FixtureRequest) -> str:
@@ -50,12 +51,21 @@ def _redis(executable: RedisExecutable) -> Callable[[pytest.FixtureRequest], str
     return url
 
 
+def _etcd(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue("etcd_for_all")
+    return url
+
+
 ENGINES = [
     Subject("memory", _memory, _claims("memory", durable=False, shared=False)),
     Subject("sqlite", _file, _claims("sqlite", durable=True, shared=True)),
     *(
         Subject(str(executable), _redis(executable), _claims("redis", durable=False, shared=True), server=True)
         for executable in redis_executables()
+    ),
+    *(
+        Subject(str(executable), _etcd, _claims("etcd", durable=True, shared=True, many=False), server=True)
+        for executable in etcd_executables()
     ),
 ]
 
@@ -65,6 +75,13 @@ def redis_urls() -> Iterator[dict[str, str]]:
     """Every Redis of this machine, running, for all cases of this worker: each case has keys of its own."""
     with ExitStack() as servers:
         yield {each.path: servers.enter_context(start_redis(each)).url for each in redis_executables()}
+
+
+@pytest.fixture(scope="session")
+def etcd_for_all() -> Iterator[str]:
+    """An etcd, running, for all cases of this worker: each case has keys of its own."""
+    with start_etcd(etcd_executables()[0]) as server:
+        yield server.url
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from support.faults.cancellation import (
     AT_ONCE,
     CONTENDED,
     FREE,
+    LIMIT_S,
     WAYS,
     WITH_THE_ANSWER,
     Findings,
@@ -46,15 +47,21 @@ def redis_clients(redis_url: str) -> Opened:
     return lambda: aio.connect(redis_url)
 
 
-async def everything(opened: Opened) -> Findings:
+@pytest.fixture
+def etcd_clients(etcd_url: str) -> Opened:
+    return lambda: aio.connect(etcd_url)
+
+
+async def everything(opened: Opened, cleanup_s: float = 0.0) -> Findings:
     total = Findings()
     for scenarios, contended in ((FREE, False), (CONTENDED, True)):
         for scenario in scenarios:
             for way in WAYS:
-                found = await cancel_everywhere(opened, scenario, way, contended=contended)
+                found = await cancel_everywhere(opened, scenario, way, contended=contended, cleanup_s=cleanup_s)
                 _add(total, found)
     for way in WAYS:
-        _add(total, await cancel_everywhere(opened, acquire_and_release, way, contended=False, afresh=True))
+        again = cancel_everywhere(opened, acquire_and_release, way, contended=False, afresh=True, cleanup_s=cleanup_s)
+        _add(total, await again)
     return total
 
 
@@ -98,6 +105,13 @@ async def test_cancelling_anywhere_leaves_nothing_behind_on_redis(
             return len(raw.client_list()) <= before
 
         await holds(as_before)
+
+
+@pytest.mark.requires("R13", "R45", "R81")
+@pytest.mark.asyncio
+async def test_cancelling_anywhere_leaves_nothing_behind_on_etcd(etcd_clients: Opened) -> None:
+    """An answer of consensus takes longer than a cancelled caller waits for its cleanup."""
+    clean(await everything(etcd_clients, LIMIT_S), 60)
 
 
 @pytest.mark.asyncio

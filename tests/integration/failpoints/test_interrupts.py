@@ -121,3 +121,10 @@ def test_a_fault_anywhere_leaves_nothing_behind_on_redis(
     redis_url: str, scenario: Callable[[holdfast.Locks], None]
 ) -> None:
     check_everywhere(redis_url, scenario)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_fault_anywhere_leaves_nothing_behind_on_etcd(
+    etcd_url: str, scenario: Callable[[holdfast.Locks], None]
+) -> None:
+    check_everywhere(etcd_url, scenario)

@@ -36,6 +36,7 @@ LIMIT_S = 20.0
 BY_LEASES = {"flow.", "runtime."}
 BY_FILES = {"store.sqlite."}
 BY_REDIS = {"store.redis."}
+BY_ETCD = {"store.etcd."}
 BY_GUARDS = {"guard."}
 BY_NATS = {"plane.nats.", "plane.outbox."}
 BY_POSTGRES = {"plane.postgres."}
@@ -114,7 +115,7 @@ def test_each_point_says_what_is_true_there_in_one_line_of_the_documentation() -
 
 
 def test_every_point_is_reached_by_a_test_that_says_so() -> None:
-    named = BY_LEASES | BY_FILES | BY_REDIS | BY_GUARDS | BY_NATS | BY_POSTGRES | BY_LIVES
+    named = BY_LEASES | BY_FILES | BY_REDIS | BY_ETCD | BY_GUARDS | BY_NATS | BY_POSTGRES | BY_LIVES
     assert of(named) == set(POINTS)
 
 
@@ -253,6 +254,16 @@ async def test_every_point_of_redis_is_reached(redis_url: str) -> None:
         async with aio.connect(redis_url) as locks:
             assert await (await locks.lock("k", ttl=30).acquire()).release()
     all_reached(points, BY_REDIS)
+
+
+@pytest.mark.asyncio
+async def test_every_point_of_etcd_is_reached(etcd_url: str) -> None:
+    with recorded() as points:
+        with holdfast.connect(etcd_url) as blocking:
+            assert blocking.lock("k", ttl=30).acquire().release()
+        async with aio.connect(etcd_url) as locks:
+            assert await (await locks.lock("k", ttl=30).acquire()).release()
+    all_reached(points, BY_ETCD)
 
 
 def test_every_point_of_guards_is_reached(tmp_path: Path) -> None:

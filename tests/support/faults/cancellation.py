@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,11 +131,18 @@ class Clients:
 
 
 async def cancel_everywhere(
-    opened: Callable[[], aio.Locks], scenario: Scenario, way: str, *, contended: bool, afresh: bool = False
+    opened: Callable[[], aio.Locks],
+    scenario: Scenario,
+    way: str,
+    *,
+    contended: bool,
+    afresh: bool = False,
+    cleanup_s: float = 0.0,
 ) -> Findings:
     """Cancel the scenario at each of its points, or until something is wrong.
 
-    `afresh`: each time with a new client, which has yet to connect.
+    `afresh`: each time with a new client, which has yet to connect. `cleanup_s`: what cleanup may take where it is
+    slower than a cancelled caller waits for it: less than the lease lasts.
     """
     found = Findings()
     threads = _threads()
@@ -148,7 +156,8 @@ async def cancel_everywhere(
                 await clients.victim.close()
                 clients.victim = opened()
             where = f"{scenario.__name__}, point {point}, {way}"
-            more = await _one(clients, scenario, Canceller(way, point), found, where, contended=contended)
+            canceller = Canceller(way, point)
+            more = await _one(clients, scenario, canceller, found, where, contended=contended, cleanup_s=cleanup_s)
             if not more or found.wrong:
                 break
         else:
@@ -168,7 +177,14 @@ def _threads() -> set[threading.Thread]:
 
 
 async def _one(
-    clients: Clients, scenario: Scenario, canceller: Canceller, found: Findings, where: str, *, contended: bool
+    clients: Clients,
+    scenario: Scenario,
+    canceller: Canceller,
+    found: Findings,
+    where: str,
+    *,
+    contended: bool,
+    cleanup_s: float,
 ) -> bool:
     """Cancel once, and look at what is left. False: the scenario has fewer points than that."""
     held = await clients.other.lock(KEY, ttl=30).acquire() if contended else None
@@ -198,8 +214,19 @@ async def _one(
         found.note(error is None, f"{where}: {error!r} came out")
         if error is None and isinstance(task.result(), str):
             await clients.victim.release_token(KEY, task.result())
+    await _cleaned(clients, before, cleanup_s)
     await _look(clients, found, where, before)
     return canceller.reached
+
+
+async def _cleaned(clients: Clients, before: set[asyncio.Task[Any]], limit_s: float) -> None:
+    """Wait until the cleanup in the background is done, or its time is over."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        held = (await clients.other.inspect(KEY)).held
+        if not held and not asyncio.all_tasks() - before:
+            return
+        await asyncio.sleep(0.002)  # between two questions, not instead of one
 
 
 async def _look(clients: Clients, found: Findings, where: str, before: set[asyncio.Task[Any]]) -> None:
@@ -219,8 +246,8 @@ async def _look(clients: Clients, found: Findings, where: str, before: set[async
     await _crossed(victim, found, where)
     # Tasks of the connection may have been started by this run, and stay: they are not the run's own.
     left = {each for each in asyncio.all_tasks() - before if "_open" not in repr(each)}
-    slower = {each for each in left if each.get_name().startswith("quorum node")}
-    if slower:  # a quorum does not wait for its slower nodes; their requests end on their own
+    slower = {each for each in left if each.get_name().startswith(("quorum node", "etcd request"))}
+    if slower:  # a quorum does not wait for its slower nodes, nor a cancelled caller for its request; they end alone
         ended, _ = await asyncio.wait(slower, timeout=LIMIT_S)
         left -= ended
     found.note(not left, f"{where}: tasks are left: {left}")

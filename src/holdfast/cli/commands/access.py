@@ -20,6 +20,7 @@ EPILOG: Final = "\n\n".join(
         "[bold]Examples[/bold]",
         "[dim]$[/dim] holdfast access redis --prefix app: | redis-cli",
         "[dim]$[/dim] holdfast access postgres | psql plane",
+        "[dim]$[/dim] holdfast access etcd | sh",
         "[dim]$[/dim] holdfast access nats --out holdfast-accounts.conf",
         "An account is unusable until you set its password. Permissions of each: docs/security.md",
     )
@@ -32,7 +33,7 @@ Begins = Annotated[str, typer.Option("--name", metavar="NAME", help="Prefix of t
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     access = typer.Typer(no_args_is_help=True, help="Print least-privilege accounts for servers.", epilog=EPILOG)
-    for command in (redis, postgres, nats):
+    for command in (redis, postgres, etcd, nats):
         access.command()(command)
     app.add_typer(access, name="access", rich_help_panel=None)
 
@@ -78,6 +79,20 @@ def postgres(
 
     made = writer_access(guarded, name=name) if guarded else postgres_access(schema=schema, name=name)
     _put(made, out, json=json)
+
+
+def etcd(
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="P", help="Prefix of keys: the path of the store's URL.")
+    ] = "holdfast",
+    name: Begins = "holdfast",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Print roles for etcd, as commands for a shell."""
+    from holdfast.ops.access.etcd import etcd_access
+
+    _put(etcd_access(prefix=prefix, name=name), out, json=json)
 
 
 def nats(

@@ -21,13 +21,13 @@ import difflib
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Protocol
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput
 from holdfast.stores.registry import redacted
+from holdfast.stores.tls_options import TLS_FILES, client_context
 from holdfast.types import MS, NS, check_key, check_label
 
 DEFAULT_PORT = 6379
@@ -39,7 +39,7 @@ DB_MAX = 65_535  # what a server really has is its own setting; this only refuse
 _TCP = ("redis", "valkey", "rediss", "valkeys")
 _TLS = ("rediss", "valkeys")
 _UNIX = ("unix", "redis+unix")
-_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+_TLS_OPTIONS = (*TLS_FILES, "ssl_cert_reqs", "ssl_check_hostname")
 _OPTIONS = ("prefix", "namespace", "db", "wait_replicas", "wait_timeout", *_TLS_OPTIONS)
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
@@ -270,44 +270,16 @@ def _db(text: str) -> int:
 
 
 def _context(options: dict[str, str]) -> ssl.SSLContext:
-    """Set up TLS once, so that a file that is not there is found now and not in the first incident."""
-    ca = _file(options, "ssl_ca_certs")
-    certificate, key = _file(options, "ssl_certfile"), _file(options, "ssl_keyfile")
-    if key and not certificate:
-        raise BadInput("url option ssl_keyfile", "a key without its certificate", "give ssl_certfile too")
+    """Set up TLS, verified unless the URL asks for less."""
     required = _choice(options, "ssl_cert_reqs", {"required": True, "none": False}, default=True)
     named = _choice(options, "ssl_check_hostname", {"true": True, "false": False}, default=required)
-    try:
-        context = ssl.create_default_context(cafile=ca)
-    except ssl.SSLError as error:
-        raise BadInput(
-            "url option ssl_ca_certs", f"{error.reason or 'unreadable'}", "give a file in PEM form"
-        ) from error
+    context = client_context(options)
     if named and not required:
         raise BadInput("url option ssl_check_hostname", "cannot be checked with ssl_cert_reqs=none", "drop one of them")
     context.check_hostname = named
     if not required:
         context.verify_mode = ssl.CERT_NONE
-    if certificate:
-        try:
-            context.load_cert_chain(certificate, key)
-        except ssl.SSLError as error:
-            raise BadInput(
-                "url option ssl_certfile", f"{error.reason or 'unreadable'}", "give a matching pair in PEM form"
-            ) from error
     return context
-
-
-def _file(options: dict[str, str], name: str) -> str | None:
-    path = options.get(name)
-    if path is None:
-        return None
-    try:
-        with Path(path).open("rb"):
-            return path
-    except (OSError, ValueError) as error:  # a ValueError is a name with a zero character
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"url option {name}", f"{path!r}: {reason}", "give a file that can be read") from error
 
 
 def _choice(options: dict[str, str], name: str, choices: dict[str, bool], *, default: bool) -> bool:
