@@ -24,20 +24,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from examples.showing import decided, ended, over, plane_at
+from examples.showing import LIMIT_S, approve_next, plane_at
 
 import holdfast
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.guards.install import install
 from holdfast.guards.sqlite import GuardedTable
-from holdfast.plane import App, BlockingContext, Context, load_workflow
-from holdfast.plane.approvals.rules import ApprovalVerdict
-from holdfast.plane.model import Submission
-from holdfast.plane.service import Caller
+from holdfast.plane import App, BlockingContext, Client, Context, load_workflow
 
 WORKFLOW: Final = Path(__file__).with_suffix(".yaml")
 PLACE: Final = "REFUND_PLACE"  # the directory of the books, and of the leases in front of them
-ADA, BOSS = Caller("ada"), Caller("boss")
 
 app: Final = App("refund")
 app.include(load_workflow(WORKFLOW))
@@ -132,19 +128,20 @@ def _directory() -> Path:
 async def show(directory: Path) -> list[str]:
     """Run it, then run the payment again, then let a paused attempt write. Returns the events, in lines."""
     os.environ[PLACE] = str(directory)
-    async with plane_at(directory, app) as components:
-        stored, _ = await components.flows.start(ADA, "refund", {"ticket": "T-7"})
-        message = await decided(components, BOSS, ApprovalVerdict.APPROVE)
-        done = await over(components, stored.run.id)
-        lines = [f"asked: {message}", f"{done.run.status}: {done.run.output}"]
+    async with plane_at(directory, app) as plane, Client(plane, name="ada") as ada, Client(plane, name="boss") as boss:
+        run = await ada.start("refund", ticket="T-7")
+        question = await approve_next(boss)
+        output = await run.result(timeout=LIMIT_S)
+        lines = [f"asked: {question}", f"{(await run.status()).status}: {output}"]
 
         # A client submits the payment again. It runs, and finds that it was paid.
-        again, _ = await components.service.submit(ADA, Submission("bank.refund", {"ticket": "T-7", "amount": 120}))
-        lines.append(f"again: {(await ended(components, again.id)).result}")
+        again = await ada.submit(refund, {"ticket": "T-7", "amount": 120})
+        lines.append(f"again: {await again.result(timeout=LIMIT_S)}")
 
         # A small refund needs no approval.
-        small, _ = await components.flows.start(ADA, "refund", {"ticket": "T-8"})
-        lines.append(f"{(await over(components, small.run.id)).run.status}: no approval was needed")
+        small = await ada.start("refund", ticket="T-8")
+        await small.result(timeout=LIMIT_S)
+        lines.append(f"{(await small.status()).status}: no approval was needed")
     lines.append(f"late: {await asyncio.to_thread(_write_late)}")
     with closing(books()) as data:
         paid = data.execute("SELECT ticket, amount FROM refunds ORDER BY ticket").fetchall()

@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from examples.showing import over, plane_at
+from examples.showing import LIMIT_S, plane_at
 
 import holdfast.aio
-from holdfast.plane import App, Context, Flow, retrying
-from holdfast.plane.service import Caller
+from holdfast.plane import App, Client, Context, Flow, retrying
 
 PLACE: Final = "CRAWL_PLACE"  # the directory of the leases
 EVERY_S: Final = 0.05  # how often a host may be asked
-ADA: Final = Caller("ada")
 
 app: Final = App("crawl")
 
@@ -104,12 +102,13 @@ web: Final = Web()
 async def show(directory: Path) -> list[str]:
     """Crawl two hosts. What happened, in lines."""
     os.environ[PLACE] = str(directory)
-    async with plane_at(directory, app) as components:
-        stored, _ = await components.flows.start(ADA, "crawl", {"urls": ["http://a.example", "http://b.example"]})
-        done = (await over(components, stored.run.id)).run
-    titles = done.output["titles"]
+    async with plane_at(directory, app) as plane, Client(plane, name="ada") as client:
+        run = await client.start("crawl", urls=["http://a.example", "http://b.example"])
+        output = await run.result(timeout=LIMIT_S)
+        status = (await run.status()).status
+    titles = output["titles"]
     return [
-        f"{done.status}: {len(titles)} pages in {done.output['attempts']} attempts",
+        f"{status}: {len(titles)} pages in {output['attempts']} attempts",
         *sorted(titles),
         f"concurrent requests to one host: {web.rude}",
     ]

@@ -23,8 +23,16 @@ ORDER: tuple[str, ...] = (
     *("errors", "types", "core", "flows", "runtime", "stores", "leases", "aio", "", "guards", "observe"),
     *("plane.model", "plane.db.ports", "plane.db", "plane.bus", "plane.locks", "plane.jobs"),
     *("plane.workflows.expressions", "plane.workflows.core", "plane.approvals", "plane.fleet", "plane.loops"),
-    *("plane.settings", "plane.policy", "plane.workflows", "plane.app", "plane.worker", "plane.scheduler"),
-    *("plane.maintenance", "plane.resources", "plane.service", "plane.process", "plane"),
+    *(
+        "plane.settings",
+        "plane.policy",
+        "plane.workflows",
+        "plane.parameters",
+        "plane.app",
+        "plane.worker",
+        "plane.scheduler",
+    ),
+    *("plane.maintenance", "plane.resources", "plane.service", "plane.process", "plane.client", "plane"),
     *("ops", "drills", "web", "testing", "cli", "__main__"),
 )
 """`""` is the public package itself: `from holdfast import Lease`."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 
 import pytest
 
 import reference
+from support.source_tree import ROOT
 
 MODULES = ["holdfast", "holdfast.aio"]
 
@@ -51,7 +53,15 @@ def test_every_error_can_be_caught_by_its_name() -> None:
     assert set(importlib.import_module("holdfast").__all__) >= ERRORS
 
 
-@pytest.mark.parametrize("module", MODULES)
+def test_examples_and_docs_import_nothing_below_the_public_package_of_the_plane() -> None:
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", *ROOT.glob("examples/*.py")]
+    below = re.compile(r"^\s*(?:from|import) (holdfast\.plane\.\w+)", re.MULTILINE)
+    found = {(page.name, name) for page in pages for name in below.findall(page.read_text(encoding="utf-8"))}
+    assert len(pages) > 50
+    assert found == set()
+
+
+@pytest.mark.parametrize("module", [*MODULES, "holdfast.plane"])
 def test_public_names_exist(module: str) -> None:
     loaded = importlib.import_module(module)
     assert [name for name in loaded.__all__ if not hasattr(loaded, name)] == []

@@ -70,6 +70,7 @@ UNPICKLES = {"guards/conformance/subprocesses.py": "the kit talks to processes t
 FETCHES = {
     "guards/httpx.py": "the caller's own client, under a guard",
     "guards/requests.py": "the caller's own client, under a guard",
+    "plane/client/http_transport.py": "the client of a program that names the address of an API; no process of a plane",
     "ops/http_client.py": "commands that ask a Prometheus which the person at the shell names",
 }
 
@@ -172,6 +173,8 @@ def test_no_process_of_the_plane_can_fetch_an_address() -> None:
     assert found == set(FETCHES)
     for name, line, module in imported({"holdfast.ops.http_client"}):
         assert name.startswith(("ops/", "cli/commands/tune.py")), f"{name}:{line} {module}"
+    reach = {name for name, _, module in imported({"holdfast.plane.client.http_transport"})}
+    assert reach == {"plane/client/client.py"}
     reach = {name for name, _, module in imported({"holdfast.guards.httpx", "holdfast.guards.requests"})}
     assert not {each for each in reach if each.startswith(("plane/", "web/", "observe/", "cli/"))}
 

@@ -1,23 +1,69 @@
-"""The plane: a control plane for agent jobs in which every lock is used as it should be."""
+"""The plane: a control plane for agent jobs in which every lock is used as it should be.
+
+Applications import from here: `App` declares jobs, `Client` submits them and waits for their results, `Plane` runs a
+plane inside of a program. Everything below this package is internal.
+"""
 
 from holdfast.plane.app import App
+from holdfast.plane.client.blocking import BlockingClient, BlockingJobHandle, BlockingRunHandle
+from holdfast.plane.client.client import Client, JobHandle, RunHandle
+from holdfast.plane.client.request import JobRequest
+from holdfast.plane.client.views import (
+    ApprovalView,
+    JobCancelled,
+    JobFailed,
+    JobProgress,
+    JobUpdate,
+    JobView,
+    NotSucceeded,
+    RunNotSucceeded,
+    RunView,
+    SubmitRefused,
+)
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.outcome import Fatal, Quarantine
+from holdfast.plane.policy.model import PolicyConflict
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.worker.context import BlockingContext, Context
 from holdfast.plane.worker.worker import Drained, Worker
 from holdfast.plane.workflows.builder import Flow, retrying, workflow
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.problems import BadWorkflow
+from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.plane.workflows.files import load_workflow, parse_workflow
 
 __all__ = [
     "App",
+    "ApprovalView",
     "BadWorkflow",
+    "BlockingClient",
     "BlockingContext",
+    "BlockingJobHandle",
+    "BlockingRunHandle",
+    "Client",
     "Context",
     "Drained",
     "Fatal",
     "Flow",
+    "JobCancelled",
+    "JobFailed",
+    "JobHandle",
+    "JobProgress",
+    "JobRequest",
+    "JobState",
+    "JobUpdate",
+    "JobView",
+    "NotSucceeded",
+    "Plane",
+    "PolicyConflict",
     "Quarantine",
+    "RunHandle",
+    "RunNotSucceeded",
+    "RunStatus",
+    "RunView",
+    "Settings",
+    "SubmitRefused",
     "Worker",
     "Workflow",
     "load_workflow",

@@ -21,8 +21,8 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -30,8 +30,9 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeVar, Unpack
 
 from holdfast.errors import BadInput
-from holdfast.plane.model.outcome import Quarantine, error_text
-from holdfast.plane.model.records import CONCURRENCY_MAX, DEFAULT_POOL, check_name, check_whole
+from holdfast.plane.model.outcome import Fatal, Quarantine, error_text
+from holdfast.plane.model.records import ATTEMPTS_MAX, CONCURRENCY_MAX, DEFAULT_POOL, check_name, check_whole
+from holdfast.plane.parameters import CONTEXT, Parameters, parameters_of
 from holdfast.plane.workflows.builder import Flow, FlowOptions
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.problems import BadWorkflow
@@ -40,9 +41,7 @@ from holdfast.types import Duration, check_label, duration_ns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CONTEXT: Final = "ctx"  # the parameter with this name gets the context
-
-_GATHERED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_NOTE: Final = "__holdfast_jobs__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +49,28 @@ class JobFunction:
     """A function with its options."""
 
     topic: str
-    function: Callable[..., Any]
-    payload: str | None  # the parameter for the payload; None: the first one, which is positional-only
-    wants_context: bool
+    parameters: Parameters
     asynchronous: bool
     pool: str = DEFAULT_POOL
     max_concurrency: int | None = None  # in one worker; None: the slots of the worker
     timeout_ns: int | None = None  # limit of one attempt, unless the job has a shorter one
     stall_after_ns: int | None = None  # limit for one attempt without reported progress
     quarantine: Callable[[Any], str | None] | None = None  # why a result must not be used; None: it may be used
+    retries: int | None = None  # of a submission with this function; None: the default
 
-    def call(self, payload: Any, context: Any) -> Callable[[], Any]:
-        """A callable without parameters."""
-        named = {CONTEXT: context} if self.wants_context else {}
-        if self.payload is None:
-            return partial(self.function, payload, **named)
-        return partial(self.function, **named, **{self.payload: payload})
+    def call(self, payload: Any, context: Any) -> Any:
+        """Call the function. `Fatal`: the payload does not fit it."""
+        try:
+            positional, named = self.parameters.call_arguments(payload)
+        except BadInput as error:
+            raise Fatal(f"the payload does not fit: {error}") from error
+        if self.parameters.wants_context:
+            named[CONTEXT] = context
+        return self.parameters.function(*positional, **named)
 
-    def judged(self, value: Any) -> Any:
-        """The result of the function, or `Quarantine`. Runs where the function ran."""
+    def judged(self, returned: Any) -> Any:
+        """The result of the function as JSON, or `Quarantine`. Runs where the function ran."""
+        value = self.parameters.result_json(returned)
         reason: object = None if self.quarantine is None else self.quarantine(value)
         if reason is None:
             return value
@@ -113,16 +115,19 @@ class App:
         timeout: Duration | None = None,
         stall_after: Duration | None = None,
         quarantine: Callable[[Any], str | None] | None = None,
+        retries: int | None = None,
     ) -> Callable[[F], F]:
         """Decorate the function that runs the jobs of a topic.
 
         It takes the payload, and the context if it has a parameter called `ctx`; it may be `async def` or `def` (which
-        runs in a thread). Its return value is the result, and must be JSON. It may run more than once for one job: pass
-        `ctx.carried` to a guard wherever that would hurt.
+        runs in a thread). A function with several parameters gets the members of the payload (see `plane.parameters`).
+        Its return value is the result, and must be JSON, or a dataclass, TypedDict or model that its annotation
+        declares. It may run more than once for one job: pass `ctx.carried` to a guard wherever that would hurt.
 
         `timeout` limits one attempt, and `stall_after` the time without `ctx.progress()`; after either, the attempt is
         stopped and retried. `quarantine` is called with each return value, and returns the reason why it must not be
         used, or None. With a reason the job ends as OUTPUT_QUARANTINED and the value is not stored; see `Quarantine`.
+        `retries` is the number of attempts after the first one, for jobs that a client submits with this function.
         """
         check_label("topic", topic)
         check_name("pool", pool)
@@ -130,16 +135,18 @@ class App:
             check_whole("max_concurrency", max_concurrency, 1, CONCURRENCY_MAX)
         timeout_ns = None if timeout is None else duration_ns("timeout", timeout, low_ns=1)
         stall_after_ns = None if stall_after is None else duration_ns("stall_after", stall_after, low_ns=1)
+        if retries is not None:
+            check_whole("retries", retries, 0, ATTEMPTS_MAX - 1)
         _check_quarantine(quarantine)
 
         def decorate(function: F) -> F:
             if topic in self._functions:
                 raise BadInput("topic", f"{topic!r} has a function already", "give each topic one function")
-            payload, wants_context = _parameters(function)
-            self._functions[topic] = JobFunction(
-                *(topic, function, payload, wants_context, _awaited(function), pool, max_concurrency, timeout_ns),
-                *(stall_after_ns, quarantine),
+            job = self._functions[topic] = JobFunction(
+                *(topic, _checked_parameters(function), _awaited(function), pool, max_concurrency, timeout_ns),
+                *(stall_after_ns, quarantine, retries),
             )
+            _note(function, job)
             return function
 
         return decorate
@@ -169,32 +176,29 @@ class App:
         return f"<App {self.name!r} {len(self._functions)} topics>"
 
 
-def _parameters(function: object) -> tuple[str | None, bool]:
-    """The parameter for the payload (None: positional-only), and whether there is one for the context."""
-    if not callable(function) or inspect.isclass(function):
-        raise BadInput("function", f"{function!r} is not a function", "decorate a def or an async def")
-    name = getattr(function, "__qualname__", repr(function))
+def job_of_function(function: object) -> JobFunction:
+    """The job that a decorated function runs, or `BadInput`."""
+    jobs: tuple[JobFunction, ...] = getattr(function, _NOTE, ())
+    if len(jobs) == 1:
+        return jobs[0]
+    name = getattr(function, "__qualname__", repr(function)[:80])
+    if jobs:
+        topics = ", ".join(each.topic for each in jobs)
+        raise BadInput("job", f"{name} runs the jobs of several topics ({topics})", "give the topic and a payload")
+    raise BadInput("job", f"{name} is not the function of a job", "decorate it with @app.job(TOPIC), or give a topic")
+
+
+def _note(function: Callable[..., Any], job: JobFunction) -> None:
+    """Remember the job at its function, for `job_of_function`."""
+    with suppress(AttributeError, TypeError):  # bound methods and some callable objects take no attributes
+        setattr(function, _NOTE, (*getattr(function, _NOTE, ()), job))
+
+
+def _checked_parameters(function: object) -> Parameters:
     if any(kind(each) for each in _bodies(function) for kind in _GENERATORS):
+        name = getattr(function, "__qualname__", repr(function))
         raise BadInput("function", f"{name} is a generator", "return one result; a job cannot yield")
-    try:
-        parameters = dict(inspect.signature(function).parameters)
-    except ValueError:
-        raise BadInput("function", f"{name} has no signature", "wrap it in a def") from None
-    given = parameters.pop(CONTEXT, None)
-    payload = next((each for each in parameters.values() if each.kind not in _GATHERED), None)
-    if payload is None:
-        raise BadInput("function", f"{name} takes no payload", "write def f(payload) or def f(ctx, payload)")
-    if given is not None and given.kind is given.POSITIONAL_ONLY:
-        raise BadInput("function", f"{name} takes a ctx that cannot be given by name", "remove the /")
-    missing = [
-        each.name
-        for each in parameters.values()
-        if each is not payload and each.kind not in _GATHERED and each.default is each.empty
-    ]
-    if missing:
-        raise BadInput("function", f"{name} needs {', '.join(missing)} as well", "take only the payload and ctx")
-    by_place = payload.kind is payload.POSITIONAL_ONLY
-    return None if by_place else payload.name, given is not None and given.kind not in _GATHERED
+    return parameters_of(function)
 
 
 def _check_quarantine(function: object) -> None:

@@ -24,6 +24,8 @@ ROUTES: dict[tuple[str, str], tuple[Role, bool]] = {
     ("GET", "/api/v1/jobs/{job_id}/events"): (VIEW, False),
     ("POST", "/api/v1/jobs/{job_id}/cancel"): (OPERATE, False),
     ("POST", "/api/v1/jobs/{job_id}/retry"): (OPERATE, False),
+    ("POST", "/api/v1/watch/jobs"): (VIEW, False),
+    ("POST", "/api/v1/watch/runs"): (VIEW, False),
     ("GET", "/api/v1/dead-letters"): (VIEW, False),
     ("GET", "/api/v1/dead-letters/{letter_id}"): (VIEW, False),
     ("POST", "/api/v1/dead-letters/{letter_id}/retry"): (OPERATE, False),

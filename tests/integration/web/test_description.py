@@ -99,6 +99,8 @@ async def broken(stage: Stage, seen: Seen) -> None:
         "limit": {"slots": 1},
         "switch_jitter": {"seconds": 0.2, "reason": "x"},
         "switch_policy": {"risk": "high", "mode": "wait", "reason": "x"},
+        "watch": {"items": [{"id": "a"}]},
+        "watch_runs": {"items": [{"id": "a"}]},
         "acquire": {"resource": "r", "owner": "o"},
         "renew": {"resource": "r", "token": "t"},
         "release": {"resource": "r", "token": "t"},
@@ -114,6 +116,8 @@ async def jobs(stage: Stage, client: httpx.AsyncClient) -> None:
     job = (await client.post("/jobs", json=asked)).json()["id"]
     await client.post("/jobs", json=asked)
     await client.post("/jobs", json={**asked, "topic": "other"})
+    for kind in ("jobs", "runs"):
+        await client.post(f"/watch/{kind}", json={"items": [{"id": job}], "timeout": 0})
     for path in ("/jobs", f"/jobs/{job}", f"/jobs/{job}/events", "/jobs/none", "/jobs/none/events"):
         await client.get(path)
     await client.post(f"/jobs/{job}/cancel")

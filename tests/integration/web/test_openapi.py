@@ -29,7 +29,13 @@ ADDED = frozenset(
         "/components/schemas/SwitchJitter",
         "/components/schemas/WaitCode",
         "/components/schemas/WaitingShown",
+        "/components/schemas/WatchItems",
+        "/components/schemas/WatchedItem",
+        "/components/schemas/WatchedList",
+        "/components/schemas/WatchedShown",
         "/paths//api/v1/policy/busy_jitter",
+        "/paths//api/v1/watch/jobs",
+        "/paths//api/v1/watch/runs",
         "/paths//healthz/get/responses/422",
         "/paths//readyz/get/responses/422",
     }

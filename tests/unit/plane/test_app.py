@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.plane import App
+from holdfast.plane import App, Fatal
 
 
 def plain(payload: Any) -> Any:
@@ -63,23 +63,46 @@ async def async_generator(payload: Any) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("function", "answer"),
+    ("function", "payload", "answer"),
     [
-        (plain, 1),
-        (by_place, 1),
-        (context_first, ("c", 1)),
-        (context_by_name, ("c", 1)),
-        (another_name, ("c", 1, 3)),
-        (functools.partial(context_first, "bound"), ("bound", 1)),
-        (functools.partial(another_name, extra=4), ("c", 1, 4)),
+        (plain, 1, 1),
+        (by_place, 1, 1),
+        (context_first, 1, ("c", 1)),
+        (context_by_name, 1, ("c", 1)),
+        (another_name, {"invoice": 1}, ("c", 1, 3)),
+        (another_name, {"invoice": 1, "extra": 2}, ("c", 1, 2)),
+        (functools.partial(context_first, "bound"), 1, ("bound", 1)),
+        (functools.partial(another_name, extra=4), 1, ("c", 1, 4)),
+        (lambda payload, extra=5: (payload, extra), 1, (1, 5)),
     ],
-    ids=["plain", "by place", "ctx first", "ctx by name", "other names", "partial", "partial extra"],
+    ids=[
+        *("plain", "by place", "ctx first", "ctx by name", "other names", "all names", "partial", "partial extra"),
+        "payload and extra",
+    ],
 )
-def test_a_function_gets_the_payload_and_the_context_if_it_asks_for_it(function: Any, answer: Any) -> None:
+def test_a_function_gets_its_arguments_and_the_context_if_it_asks_for_it(
+    function: Any, payload: Any, answer: Any
+) -> None:
     app = App("billing")
     assert app.job("invoice.charge")(function) is function
     declared = app.functions["invoice.charge"]
-    assert (declared.asynchronous, declared.call(1, "c")()) == (False, answer)
+    assert (declared.asynchronous, declared.call(payload, "c")) == (False, answer)
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        (1, "payload: is not an object"),
+        ({}, "invoice: is missing"),
+        ({"invoice": 1, "more": 2}, "more: is not a parameter"),
+        ({"invoice": 1, "extra": "much"}, "extra: Input should be a valid integer"),
+    ],
+)
+def test_a_payload_that_does_not_fit_fails_the_job_for_good(payload: Any, problem: str) -> None:
+    app = App("billing")
+    app.job("invoice.charge")(another_name)
+    with pytest.raises(Fatal, match=problem):
+        app.functions["invoice.charge"].call(payload, "c")
 
 
 @pytest.mark.parametrize("function", [awaited, Charger(), Charger().charge, functools.partial(awaited)])
@@ -121,7 +144,7 @@ def test_a_topic_has_one_function() -> None:
     app.job("invoice.charge")(plain)
     with pytest.raises(BadInput, match=r"invoice\.charge"):
         app.job("invoice.charge")(awaited)
-    assert app.functions["invoice.charge"].function is plain
+    assert app.functions["invoice.charge"].parameters.function is plain
 
 
 @pytest.mark.parametrize(

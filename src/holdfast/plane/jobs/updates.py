@@ -41,7 +41,7 @@ from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_value
 from holdfast.plane.jobs.rules import End, JobCode, JobFacts
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import WITH_WORKERS, JobQueue, JobState, Move, move
-from holdfast.plane.model.messages import pool_channel
+from holdfast.plane.model.messages import ENDED_JOBS, pool_channel
 from holdfast.plane.model.records import Change, Job, Message
 from holdfast.types import Busy
 
@@ -149,9 +149,11 @@ class _Sheet:
     events: list[Any] = field(default_factory=list)
     letters: list[dict[str, Any]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    ends: bool = False  # a job ends
 
     def add(self, plan: Planned) -> None:
         writing, after = plan.writing, plan.after
+        self.ends |= bool(plan.steps) and plan.steps[-1].ends
         (self.moved if plan.steps else self.touched).append(plan.values)
         self.events += (
             event_values(after, step, made, plan.wanted.fence, change.actor, change.reason)
@@ -172,6 +174,8 @@ class _Sheet:
         await put_many(tx, "event_insert", self.events)
         if self.messages:
             await bus.stage(tx, self.messages)
+        if self.ends:
+            tx.notify(ENDED_JOBS)
 
 
 async def update_many(

@@ -245,6 +245,11 @@ def pool_channel(pool: str) -> str:
     return f"pool:{pool}"
 
 
+ENDED_JOBS: Final = "ended:jobs"
+ENDED_RUNS: Final = "ended:runs"
+"""Channels that are notified when jobs or runs have ended: clients wait for that."""
+
+
 def own_key(job: str) -> str:
     """The idempotency key of a job of a run."""
     return f"wf:{job}"

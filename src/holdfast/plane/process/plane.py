@@ -69,7 +69,7 @@ class Plane:
     def __init__(
         self,
         settings: Settings,
-        parts: Collection[str] = PARTS,
+        parts: Collection[str] | None = None,
         *,
         app: App | None = None,
         api: PartMaker | None = None,
@@ -78,12 +78,15 @@ class Plane:
         instance: str | None = None,
         audit: Audit | None = None,
     ) -> None:
-        """`app` has the functions of the workers; `api` makes the part that serves HTTP, which is not in this package.
+        """`parts`: by default all, without a worker if there is no `app`, and without an API if there is no `api`.
+
+        `app` has the functions of the workers; `api` makes the part that serves HTTP, which is not in this package.
 
         `audit` records lease events, for example the ledger of `plane.process.audit_ledger`. The caller closes it.
         """
         self.settings = settings
-        self.names = check_parts(parts)
+        able = [part for part in PARTS if (part != API or api is not None) and (part != WORKER or app is not None)]
+        self.names = check_parts(able if parts is None else parts)
         if WORKER in self.names and app is None:
             raise BadInput("app", "is missing, and a worker needs one", "give an App, or leave the worker out")
         if API in self.names and api is None:

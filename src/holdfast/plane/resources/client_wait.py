@@ -9,9 +9,13 @@ Clock: that of the notification listener.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from holdfast.plane.db.ports import ChannelListener
+
+T = TypeVar("T")
 
 
 class WaitEnd(StrEnum):
@@ -36,12 +40,16 @@ class ClientWait:
 
     async def wait(self, listener: ChannelListener, timeout_ns: int) -> None:
         """Return at a notification, after the timeout, or at the end of this wait."""
-        waits = [asyncio.ensure_future(listener.wait(timeout_ns)), asyncio.ensure_future(self._over.wait())]
+        await self.unless_ended(listener.wait(timeout_ns))
+
+    async def unless_ended(self, waiting: Coroutine[Any, Any, T]) -> T | None:
+        """The result of something that only waits; None: this wait has ended first, and the other is cancelled."""
+        wanted, over = asyncio.ensure_future(waiting), asyncio.ensure_future(self._over.wait())
         try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((wanted, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.wait(waits)
-        for each in done:
-            each.result()
+            over.cancel()
+            if not wanted.done():
+                wanted.cancel()
+            await asyncio.wait((wanted, over))
+        return None if wanted.cancelled() else wanted.result()

@@ -51,12 +51,14 @@ from holdfast.plane.resources.forced_release import ResourceBreaks
 from holdfast.plane.resources.locks import ResourceLocks
 from holdfast.plane.scheduler.fast_path import FastPath
 from holdfast.plane.scheduler.placement import Placement
+from holdfast.plane.service.change_watcher import ChangeWatcher
 from holdfast.plane.service.policy import PolicyService
 from holdfast.plane.service.status import JobCounts, StatusEntry, StatusQueries
 from holdfast.plane.service.submission import Answer, SubmissionService
 from holdfast.plane.service.waiting_facts import WaitingFacts
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.settings import Settings
+from holdfast.plane.workflows.core.run import RunStatus
 
 __all__ = [
     "CHECKED",
@@ -130,6 +132,12 @@ class Service:
         self._tenants = Tenants(parts.database, parts.store.slots)
         self._status = StatusQueries(parts.database)
         self._progress = ProgressStore(parts.database)
+        self.job_changes = ChangeWatcher(
+            parts.database, "job_watch", subjects.ENDED_JOBS, lambda state: JobState(state).terminal
+        )
+        self.run_changes = ChangeWatcher(
+            parts.database, "run_watch", subjects.ENDED_RUNS, lambda status: RunStatus(status).terminal
+        )
         self.policy = PolicyService.on(parts.database, parts.store.clock, parts.settings)
         self.resources = ResourceLocks(parts.database, parts.store.clock, parts.store.entropy)
         self.writability = Writability(parts.database, parts.store.clock)

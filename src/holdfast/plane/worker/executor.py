@@ -140,7 +140,7 @@ class Execution:
         """Call the function. Return when it has ended, or when the grace period after an interruption is over."""
         if self.why is not None:
             return Raised(asyncio.CancelledError(str(self.why)))
-        self._begin(job.call(payload, self._context), job)
+        self._begin(partial(job.call, payload, self._context), job)
         try:
             await self._over
             if not self.ending.done() and not self._given_up:

@@ -326,6 +326,7 @@ class RunStore:
             await self._consequences.follow(tx, after, effect, following)
         if run.status.terminal:
             following.messages += over(after)
+            tx.notify(subjects.ENDED_RUNS)
         elif wake_ns is not None and wake_ns - now_ns <= NEAR_NS:
             again = f"{version}:{wake_ns}"
             following.messages.append(

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from holdfast.errors import BadInput
 from holdfast.plane.jobs.waiting_reason import WaitReason
+from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.records import Job
+from holdfast.plane.process.health import ProcessHealth
+from holdfast.plane.service.change_watcher import ChangeWatcher
+from holdfast.types import duration_ns
 from holdfast.web import cursors
 from holdfast.web.middleware.auth import Asking, Role, Segment, Serving, needs, own_tenant
 from holdfast.web.middleware.json_body import JsonRoute
+from holdfast.web.middleware.long_poll import patient
+from holdfast.web.routes import health
 from holdfast.web.schemas.jobs import (
     CancelJob,
     EventList,
@@ -27,6 +33,8 @@ from holdfast.web.schemas.jobs import (
     LetterPage,
     LetterShown,
     SubmitJob,
+    WatchedList,
+    WatchItems,
 )
 
 JOBS = "jobs"
@@ -74,6 +82,17 @@ async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Que
         limit=which.limit,
     )
     return JobPage(items=[JobOutlineShown.of(job) for job in page.items], next=cursors.next_of(JOBS, page.after))
+
+
+@router.post("/watch/jobs", dependencies=[needs(Role.VIEWER)], summary="Wait for changes of jobs")
+async def watch(
+    asked: WatchItems, request: Request, service: Serving, caller: Asking, process_health: health.Asked
+) -> WatchedList:
+    """Wait until jobs change or end. The response contains those that have; it is empty after the timeout.
+
+    Many clients that wait cost the database one query. A process that shuts down responds early; ask again.
+    """
+    return await watched(service.job_changes, asked, request, caller, process_health)
 
 
 @router.get("/jobs/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a job")
@@ -157,6 +176,16 @@ async def retry_letter(letter_id: Segment, response: Response, service: Serving,
 async def forget_letter(letter_id: Segment, service: Serving, caller: Asking) -> None:
     """Delete a dead letter. Its job stays."""
     await service.forget_dead_letter(caller, letter_id)
+
+
+async def watched(
+    changes: ChangeWatcher, asked: WatchItems, request: Request, caller: Caller, process_health: ProcessHealth
+) -> WatchedList:
+    """The response to a request that waits for changes of jobs or runs."""
+    timeout_ns = duration_ns("timeout", asked.timeout)
+    async with patient(request, process_health) as client:
+        waiting = changes.wait(caller, asked.known, timeout_ns, ended=asked.ended)
+        return WatchedList.of(await client.unless_ended(waiting) or {})
 
 
 def _made(response: Response, made: Job, new: bool, warning: WaitReason | None) -> JobShown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from holdfast.errors import BadInput
 from holdfast.plane.approvals.rules import ApprovalVerdict
@@ -15,6 +15,8 @@ from holdfast.types import duration_ns
 from holdfast.web import cursors
 from holdfast.web.middleware.auth import Asking, Role, Segment, Serving, needs, own_tenant
 from holdfast.web.middleware.json_body import JsonRoute
+from holdfast.web.routes import health
+from holdfast.web.routes.jobs import watched
 from holdfast.web.schemas.approvals import (
     ApprovalFilter,
     ApprovalOutlineShown,
@@ -23,7 +25,7 @@ from holdfast.web.schemas.approvals import (
     Decide,
     DecisionShown,
 )
-from holdfast.web.schemas.jobs import Key
+from holdfast.web.schemas.jobs import Key, WatchedList, WatchItems
 from holdfast.web.schemas.runs import (
     CancelRun,
     DefineWorkflow,
@@ -142,6 +144,14 @@ async def runs(service: Serving, caller: Asking, which: Annotated[RunFilter, Que
         limit=which.limit,
     )
     return RunPage(items=[RunLine.of(each) for each in page.items], next=cursors.next_of(RUNS, page.after))
+
+
+@router.post("/watch/runs", dependencies=[needs(Role.VIEWER)], summary="Wait for changes of runs")
+async def watch_runs(
+    asked: WatchItems, request: Request, service: Serving, caller: Asking, process_health: health.Asked
+) -> WatchedList:
+    """Wait until runs change or end, as for jobs."""
+    return await watched(service.run_changes, asked, request, caller, process_health)
 
 
 @router.get("/runs/{run_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a run")

@@ -74,7 +74,8 @@ class FieldHints:
 
     def _inside(self, schema: Schema, steps: Place) -> Schema:
         for step in steps:
-            member = schema.get("properties", {}).get(step) or schema.get("additionalProperties")
+            item = schema.get("items") if isinstance(step, int) else None
+            member = schema.get("properties", {}).get(step) or schema.get("additionalProperties") or item
             schema = self._whole(member or {})
         return schema
 

@@ -7,6 +7,7 @@ so their clocks do not matter. Unknown fields are refused, and values are not co
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -29,12 +30,14 @@ from holdfast.plane.model.caller import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, 
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
 from holdfast.plane.resources import model as resources
+from holdfast.plane.service.change_watcher import WATCH_NS_MAX, WATCHED_MAX, Sighting
 from holdfast.types import LABEL_CHARS_MAX, NS, duration_ns
 
 T = TypeVar("T")
 
 YEAR_S: Final = 366 * 86_400.0
 CURSOR_CHARS_MAX: Final = 2000
+MARK_CHARS_MAX: Final = 100
 LABEL_PATTERN: Final = r"^[A-Za-z0-9._:/-]+$"
 SEEN_PATTERN: Final = r"^[ -~]*[!-~][ -~]*$"
 """Text for people with at least one visible character."""
@@ -288,6 +291,59 @@ class EventList(ResponseBody):
     """The history of a job, oldest first."""
 
     items: list[EventShown]
+
+
+# Waiting for changes, of jobs and of runs.
+
+
+class WatchedItem(RequestBody):
+    """A job or a run, as the caller last saw it."""
+
+    id: JobId
+    mark: Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=MARK_CHARS_MAX)] = Field(
+        "", description="As the last response contained it; empty: it was never seen."
+    )
+
+
+class WatchItems(RequestBody):
+    """What to wait for."""
+
+    items: Annotated[list[WatchedItem], Field(min_length=1, max_length=WATCHED_MAX)]
+    ended: bool = Field(False, description="Whether to wait only until items have ended, and not for every change.")
+    timeout: Annotated[float, Field(ge=0, le=WATCH_NS_MAX / NS)] = Field(
+        20.0, description="Time after which the response is empty."
+    )
+
+    @property
+    def known(self) -> dict[str, str]:
+        """The mark of each item."""
+        return {each.id: each.mark for each in self.items}
+
+
+class WatchedShown(ResponseBody):
+    """An item that has changed."""
+
+    id: str
+    state: str | None = Field(description="Its state, of a run its status; null: it does not exist for the caller.")
+    ended: bool
+    mark: str
+
+
+class WatchedList(ResponseBody):
+    """The items that have changed since their mark, or have ended."""
+
+    items: list[WatchedShown]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Sighting | None]) -> WatchedList:
+        """From the sightings."""
+        shown = [
+            WatchedShown(id=item, state=None, ended=False, mark="")
+            if seen is None
+            else WatchedShown(id=item, state=seen.state, ended=seen.ended, mark=seen.mark)
+            for item, seen in found.items()
+        ]
+        return cls(items=shown)
 
 
 # Dead letters.

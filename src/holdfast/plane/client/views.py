@@ -1,0 +1,196 @@
+"""What a client sees of jobs and runs, and the errors about those that did not succeed. Values only.
+
+They are the same for a client of a database and for one of the HTTP API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError
+from holdfast.plane.jobs.progress import Progress
+from holdfast.plane.jobs.waiting_reason import WaitReason
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, JobEvent
+from holdfast.plane.workflows.core.run import RunStatus, StoredRun
+from holdfast.types import NS
+
+_LAST_NS: Final = 253_402_300_799 * NS  # the last second that a calendar has
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """The progress that a job's function last reported."""
+
+    at: datetime
+    fraction: float | None  # of the work, 0 to 1
+    note: str | None
+
+    @classmethod
+    def of(cls, progress: Progress) -> JobProgress:
+        """From the database."""
+        return cls(_moment(progress.at_ns), progress.fraction, progress.note)
+
+    @classmethod
+    def parsed(cls, document: Mapping[str, Any]) -> JobProgress:
+        """From the API."""
+        return cls(_time(document["at"]), document["fraction"], document["note"])
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as it was when it was read."""
+
+    id: str
+    tenant: str
+    topic: str
+    pool: str
+    state: JobState
+    attempt: int  # how many have started
+    max_attempts: int
+    payload: Any
+    result: Any
+    reason: str | None  # why it is in this state, for people
+    code: str | None  # the same for programs
+    waiting: str | None  # why it waits, for people; None: it runs or has ended
+    progress: JobProgress | None
+    labels: Mapping[str, str]
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, job: Job, progress: Progress | None = None, waiting: WaitReason | None = None) -> JobView:
+        """From the database."""
+        return cls(
+            *(job.id, job.tenant, job.topic, job.pool, job.state, job.attempt, job.max_attempts),
+            *(job.payload, job.result, job.reason, job.code, None if waiting is None else waiting.text),
+            None if progress is None else JobProgress.of(progress),
+            dict(job.labels),
+            *(_moment(job.created_ns), _moment(job.updated_ns)),
+        )
+
+    @classmethod
+    def parsed(cls, document: Mapping[str, Any]) -> JobView:
+        """From the API."""
+        told, waiting = document["progress"], document["waiting"]
+        return cls(
+            *(document["id"], document["tenant"], document["topic"], document["pool"], JobState(document["state"])),
+            *(document["attempt"], document["max_attempts"], document["payload"], document["result"]),
+            *(document["reason"], document["code"], None if waiting is None else waiting["text"]),
+            None if told is None else JobProgress.parsed(told),
+            document["labels"],
+            *(_time(document["created_at"]), _time(document["updated_at"])),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobUpdate:
+    """A change of a job: a new state, or a progress report in an unchanged state."""
+
+    job: str
+    at: datetime
+    state: JobState
+    attempt: int
+    reason: str | None
+    progress: JobProgress | None = None  # None: the state has changed
+
+    @classmethod
+    def of(cls, event: JobEvent) -> JobUpdate:
+        """From the database."""
+        return cls(event.job, _moment(event.at_ns), event.after, event.attempt, event.reason)
+
+    @classmethod
+    def parsed(cls, job: str, document: Mapping[str, Any]) -> JobUpdate:
+        """From the API."""
+        state = JobState(document["after"])
+        return cls(job, _time(document["at"]), state, document["attempt"], document["reason"])
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A workflow run as it was when it was read."""
+
+    id: str
+    tenant: str
+    workflow: str
+    status: RunStatus
+    input: Any
+    output: Any
+    error: str | None
+    steps: Mapping[str, str]  # the status of each step
+
+    @classmethod
+    def of(cls, stored: StoredRun) -> RunView:
+        """From the database."""
+        run = stored.run
+        steps = {name: str(step.status) for name, step in run.steps.items()}
+        return cls(run.id, run.tenant, run.workflow.name, run.status, run.input, run.output, run.error, steps)
+
+    @classmethod
+    def parsed(cls, document: Mapping[str, Any]) -> RunView:
+        """From the API."""
+        return cls(
+            *(document["id"], document["tenant"], document["workflow"], RunStatus(document["status"])),
+            *(document["input"], document["output"], document["error"]),
+            {name: step["status"] for name, step in document["steps"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalView:
+    """An approval that waits for the decision of a person."""
+
+    job: str
+    tenant: str
+    about: str
+    run: str | None
+    step: str | None
+    requested_by: str
+
+
+class NotSucceeded(HoldfastError):
+    """A job has ended without a result. `job` is the job as it ended."""
+
+    def __init__(self, job: JobView) -> None:
+        reason = job.reason or "no reason was given"
+        super().__init__(f"job {job.id} ({job.topic}) ended {job.state} at attempt {job.attempt}: {reason}")
+        self.job = job
+
+
+class JobFailed(NotSucceeded):
+    """A job has failed, was denied or quarantined, or has exceeded its time limit."""
+
+
+class JobCancelled(NotSucceeded):
+    """A job was cancelled."""
+
+
+class RunNotSucceeded(HoldfastError):
+    """A workflow run has ended without success. `run` is the run as it ended."""
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__(f"run {run.id} ({run.workflow}) has {run.status}: {run.error or 'no reason was given'}")
+        self.run = run
+
+
+class SubmitRefused(HoldfastError):
+    """Some of the jobs of one call were refused; the others are stored.
+
+    `answers` has a `JobHandle` or an error for each request, in their order.
+    """
+
+    def __init__(self, answers: list[Any]) -> None:
+        refused = [each for each in answers if isinstance(each, HoldfastError)]
+        super().__init__(f"{len(refused)} of {len(answers)} jobs were refused; the first: {refused[0]}")
+        self.answers = answers
+
+
+def _moment(wall_ns: int) -> datetime:
+    return datetime.fromtimestamp(min(wall_ns, _LAST_NS) / NS, UTC)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
