@@ -15,12 +15,14 @@ value, which is outside of every `try` around it, and for those that follow in t
 jumps back: a call of Python code is not a call of C, and its end is no place for signals. A call of a class is a call
 of C: a signal may be delivered after its `__init__` and before the object is assigned, so this place is struck as well.
 A NOP is left out, which the compiler may put between a `with` and the `try` inside it, where an exception would pass by
-both. The first bytecode *inside* an `__exit__` that is written in Python is not left out: there signals are delivered.
+both. The beginning of a function is not left out, even of an `__exit__`: signals are delivered there, before a `try`
+with which the function begins.
 """
 
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -36,6 +38,7 @@ WAYS = 3  # that are written down; what they have in common has to be reached ag
 TRIES = 5  # to come to a bytecode again; what hangs on other threads does not happen each time
 MISSED = 0.05  # the most of these that may not be reached again
 
+BEGUN = -3  # in place of the offset: the function begins, and the `try` that it begins with does not protect it yet
 MADE = -2  # in place of the offset: `__init__` has returned, and the object is not assigned yet
 RETURNS = {code for name, code in dis.opmap.items() if name.startswith("RETURN_") and name != "RETURN_GENERATOR"}
 # From Python 3.12 on, a function has these events from its second call on, and must not lose them in between.
@@ -120,6 +123,8 @@ class Tracer:
             self._calls.append(functions)
             frame.f_trace_lines, frame.f_trace_opcodes = False, ALWAYS or self.wanted(functions)
             self._returned = False
+            if frame.f_lasti <= 0 and begins_with_try(code):
+                self.executes((functions, BEGUN), frame, True)
         elif event == "return":
             if self._calls:
                 if _makes(frame):
@@ -186,6 +191,15 @@ def _makes(frame: FrameType) -> bool:
         return False
     names = caller.f_code.co_varnames
     return not names or caller.f_locals.get(names[0]) is not frame.f_locals[code.co_varnames[0]]
+
+
+@cache
+def begins_with_try(code: CodeType) -> bool:
+    """Whether this is a function that begins with `try:`, for which the compiler writes a NOP that is left out."""
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return False  # these have not begun when they are called, so nothing is lost
+    names = (step.opname for step in dis.get_instructions(code))
+    return next(name for name in names if name not in {"RESUME", "COPY_FREE_VARS", "MAKE_CELL"}) == "NOP"
 
 
 @cache

@@ -17,6 +17,7 @@ from typing import Any, Self
 import pytest
 
 import holdfast
+from holdfast.runtime.run_sync import run_now
 from support.harness.leases import Stage, plain
 
 # An interrupt before the start of a coroutine leaves it unstarted.
@@ -259,3 +260,25 @@ def test_a_keeper_that_cannot_be_started_costs_one_acquire_and_not_the_lease_of_
     assert not lease.lost.wait(1.0)
     assert lease.held
     lease.release()
+
+
+@pytest.mark.parametrize("ask", ["acquire", "try_acquire"])
+def test_a_second_interrupt_in_the_clean_up_does_not_block_the_key_in_this_process(
+    monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    with holdfast.connect("memory://") as locks:
+        lock, calls = locks.lock("k", ttl=60), []
+
+        def interrupted(flow: Any) -> None:
+            calls.append(flow)
+            if len(calls) == 1:
+                run_now(flow)  # granted, and the caller never gets it
+            flow.close()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as struck:
+            struck.setattr("holdfast.leases.sync.lock.run_now", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                getattr(lock, ask)()
+        assert len(calls) == 2
+        assert not mutexes(locks).queues

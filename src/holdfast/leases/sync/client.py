@@ -96,7 +96,10 @@ class Locks(AnyLocks):
             entry.leave()
             return lease  # noqa: TRY300 - until it is returned it can be interrupted
         except BaseException:
-            run_now(acquiring.take_back(self.ports, spec, entry))
+            try:
+                run_now(acquiring.take_back(self.ports, spec, entry))
+            finally:
+                entry.leave()  # again, because a second interrupt may have cut the clean-up
             raise
 
     def leader(
@@ -207,7 +210,10 @@ class Locks(AnyLocks):
         try:
             return run_now(raw_token.acquire(self.ports, spec, entry))
         except BaseException:
-            run_now(acquiring.take_back(self.ports, spec, entry))
+            try:
+                run_now(acquiring.take_back(self.ports, spec, entry))
+            finally:
+                entry.leave()  # again, because a second interrupt may have cut the clean-up
             raise
 
     def release_token(self, key: str, token: str) -> None:

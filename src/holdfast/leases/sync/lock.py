@@ -54,7 +54,10 @@ class Lock(NamedLock, Generic[L]):
             result = run_now(acquiring.acquire(locks.ports, spec, limit, entry))
             return self._hand_out(spec, result)
         except BaseException:
-            run_now(acquiring.take_back(locks.ports, spec, entry))
+            try:
+                run_now(acquiring.take_back(locks.ports, spec, entry))
+            finally:
+                entry.leave()  # again, because a second interrupt may have cut the clean-up
             raise
 
     def try_acquire(self) -> L | None:
@@ -69,7 +72,10 @@ class Lock(NamedLock, Generic[L]):
                 return None
             return self._hand_out(spec, answer)
         except BaseException:
-            run_now(acquiring.take_back(locks.ports, spec, entry))
+            try:
+                run_now(acquiring.take_back(locks.ports, spec, entry))
+            finally:
+                entry.leave()  # again, because a second interrupt may have cut the clean-up
             raise
 
     def locked(self) -> bool:
