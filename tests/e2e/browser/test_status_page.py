@@ -121,6 +121,10 @@ def test_a_step_that_succeeds_at_its_second_attempt_is_no_failure(running: Runni
         run, _ = running.run(flows.start(ME, "flaky"))
         expect(attempt(page, run.run.id, 2)).to_have_text("succeeded")
         expect(attempt(page, run.run.id, 1)).to_have_text("failed")
+        rows = [page.locator(f'#job-rows tr[data-job="{run.run.id}:a@{number}"]') for number in (1, 2)]
+        for number, line in enumerate(rows, 1):
+            expect(line).to_contain_text(str(number))
+            expect(line).not_to_contain_text("1/")
         retried = before["retried"] + 1
         expect(tile.locator(".note")).to_contain_text(f"{retried} of these retried")
         expect(tile.locator(".number")).to_have_text(str(failed - before["retried"]))

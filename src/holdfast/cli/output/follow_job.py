@@ -15,7 +15,7 @@ from holdfast.cli.output.follow import FollowView, Shown, followed, looked_at, v
 from holdfast.cli.output.jobs import as_json, event_dict, event_line, job_dict, short, state_cell
 from holdfast.cli.output.screen import cell, out, seconds
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.model.messages import attempts_of
+from holdfast.plane.model.messages import attempt_text
 from holdfast.plane.model.records import Job, JobEvent
 from holdfast.plane.process.components import Components
 from holdfast.plane.service.service import Caller
@@ -81,7 +81,7 @@ class _LiveView:
         line = Text.assemble(
             state_cell(job.state),
             cell(f" for {seconds((now_ns - job.updated_ns) / NS)}"),
-            cell("   attempt {} of {}".format(*attempts_of(job.id, job.labels, job.attempt, job.max_attempts)), "dim"),
+            cell(f"   attempt {attempt_text(job.id, job.labels, job.attempt, job.max_attempts)}", "dim"),
             cell(f"   {job.worker}" if job.worker and not job.state.terminal else "", "dim"),
             cell("   (Ctrl-C stops following, not the job)", "dim"),
         )

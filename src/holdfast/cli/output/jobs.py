@@ -18,7 +18,7 @@ from holdfast.plane.jobs.progress import Progress
 from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
 from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.model.messages import attempts_of
+from holdfast.plane.model.messages import attempt_text
 from holdfast.plane.model.records import DeadLetter, Job, JobEvent
 from holdfast.types import NS
 
@@ -138,7 +138,7 @@ def job_table(jobs: Sequence[JobOutline], now_ns: int) -> Table:
             cell(job.topic),
             state_cell(job.state),
             str(job.priority),
-            "{}/{}".format(*attempts_of(job.id, job.labels, job.attempt, job.max_attempts)),
+            attempt_text(job.id, job.labels, job.attempt, job.max_attempts, "/"),
             seconds((now_ns - job.created_ns) / NS),
             seconds((now_ns - job.updated_ns) / NS),
             cell(job.worker or "-", "" if job.worker else "dim"),
@@ -165,7 +165,7 @@ def job_rows(job: Job, progress: Progress | None = None, waiting: WaitReason | N
         "tenant": cell(job.tenant),
         "topic": cell(f"{job.topic}, in pool {job.pool}"),
         "priority": cell(str(job.priority)),
-        "attempt": cell("{} of {}".format(*attempts_of(job.id, job.labels, job.attempt, job.max_attempts))),
+        "attempt": cell(attempt_text(job.id, job.labels, job.attempt, job.max_attempts)),
         "worker": cell(job.worker or ""),
         "progress": cell(reported),
         "fences": cell(_fences(job)),

@@ -224,10 +224,12 @@ def step_attempt(job: str, labels: Mapping[str, str]) -> int | None:
     return int(number) if job.startswith(begins) and number.isdecimal() else None
 
 
-def attempts_of(job: str, labels: Mapping[str, str], attempt: int, most: int) -> tuple[int, int]:
-    """The number of an attempt and the most there may be, as people count: those of the step, if the job is of one."""
+def attempt_text(job: str, labels: Mapping[str, str], attempt: int, most: int, between: str = " of ") -> str:
+    """`2 of 3` for people: attempts of the step, if the job is of one. Postponed starts count, but have no limit."""
     number, allowed = step_attempt(job, labels), labels.get(ATTEMPTS_LABEL, "")
-    return (number, int(allowed)) if number is not None and allowed.isdecimal() else (attempt, most)
+    if number is not None and allowed.isdecimal():
+        attempt, most = number, int(allowed)
+    return f"{attempt}{between}{most}" if attempt <= most else str(attempt)
 
 
 def requesters_label(names: Sequence[str]) -> dict[str, str]:

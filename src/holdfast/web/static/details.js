@@ -2,7 +2,7 @@
 
 import { Refused, ask } from './feed.js';
 import { byId, make, mark, show, write, writeFence } from './dom.js';
-import { STATES, between, moment, precisely, reported } from './format.js';
+import { attemptText, STATES, between, moment, precisely, reported } from './format.js';
 
 const PREFIX = '#job=';
 
@@ -102,7 +102,7 @@ function facts(job) {
     ['Tenant', job.tenant],
     ['Pool', job.pool],
     ['Progress', job.progress && reported(job.progress)],
-    ['Attempt', attempts(job)],
+    ['Attempt', attemptText(job)],
     ['Priority', job.priority],
     ['Submitted', `${moment(job.created_at)}${job.submitted_by ? ` by ${job.submitted_by}` : ''}`],
     ['Last change', moment(job.updated_at)],
@@ -115,12 +115,6 @@ function facts(job) {
   ].filter(([, value]) => value !== null && value !== undefined && value !== '');
   const rows = said.map(([name, value]) => fact(name, make('span', '', String(value))));
   return [...rows, fact('Scheduler’s fence', fenced(job.fence)), fact('Worker’s fence', fenced(job.run_fence))];
-}
-
-// Each attempt of a workflow step is a separate job: its id and a label have the numbers of the step.
-function attempts(job) {
-  const allowed = job.labels['holdfast.attempts'];
-  return allowed ? `${job.id.split('@').pop()} of ${allowed}` : `${job.attempt} of ${job.max_attempts}`;
 }
 
 function fact(name, value) {

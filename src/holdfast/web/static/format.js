@@ -65,3 +65,14 @@ export function reported({ fraction, note }) {
   const share = typeof fraction === 'number' ? `${Math.floor(100 * fraction)} %` : '';
   return [share, note].filter(Boolean).join(' · ');
 }
+
+/**
+ * `2 of 3`. Each attempt of a workflow step is a separate job: its id has the number of the step's attempt, and a label,
+ * which lists do not have, the limit. Postponed starts count as attempts and have no limit.
+ */
+export function attemptText(job, between = ' of ') {
+  const step = /:[^:@]+@(\d+)$/.exec(job.id);
+  const number = step ? Number(step[1]) : job.attempt;
+  const most = step ? Number(job.labels?.['holdfast.attempts'] ?? 0) : job.max_attempts;
+  return number <= most ? `${number}${between}${most}` : String(number);
+}

@@ -1,7 +1,7 @@
 // The list of jobs: the newest and the unfinished ones, filtered by state and text.
 
 import { Rows, byId, flash, hint, make, mark, show, write, writeFence } from './dom.js';
-import { GROUPS, STATES, age, plural, reported, whole } from './format.js';
+import { attemptText, GROUPS, STATES, age, plural, reported, whole } from './format.js';
 
 const EXAMPLE = 'holdfast jobs submit TOPIC --payload \'{"n": 1}\' --follow';
 const END_CHARS = 24;
@@ -124,8 +124,9 @@ export class Jobs {
       mark(row.note, 'title', job.note ?? null);
     }
     write(row.tenant, job.tenant);
-    write(row.attempt, `${job.attempt}/${job.max_attempts}`);
-    mark(row.attempt, 'data-again', job.attempt > 1 ? 'yes' : null);
+    const attempt = attemptText(job, '/');
+    write(row.attempt, attempt);
+    mark(row.attempt, 'data-again', parseInt(attempt, 10) > 1 ? 'yes' : null);
     write(row.worker, job.worker ?? 'no worker yet');
     mark(row.worker, 'title', job.worker ?? null);
     writeFence(row.fence, job.fence);

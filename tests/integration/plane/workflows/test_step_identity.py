@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.plane import App
-from holdfast.plane.model.messages import attempts_of
+from holdfast.plane.model.messages import attempt_text
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.service.service import Caller
@@ -62,7 +62,7 @@ async def test_attempts_of_a_step_are_counted_and_share_one_idempotency_key(tmp_
         assert stored.run.status is RunStatus.SUCCEEDED, stored.run.error
         assert seen == [(attempt, "r:pay[0]", "r", "pay[0]") for attempt in (1, 2, 3)]
         failed = await service.job(ME, "r:pay[0]@2")
-        assert attempts_of(failed.id, failed.labels, failed.attempt, failed.max_attempts) == (2, 4)
+        assert attempt_text(failed.id, failed.labels, failed.attempt, failed.max_attempts) == "2 of 4"
         assert failed.reason == "ValueError: not yet"
         seen.clear()
         job, _ = await service.submit(ME, Submission("pay", id="own"))
@@ -71,7 +71,8 @@ async def test_attempts_of_a_step_are_counted_and_share_one_idempotency_key(tmp_
                 await asyncio.sleep(0.02)
                 job = await service.job(ME, "own")
         assert seen == [(1, "own", None, None)]
-        assert attempts_of(job.id, job.labels, job.attempt, job.max_attempts) == (1, 3)
+        assert attempt_text(job.id, job.labels, job.attempt, job.max_attempts, "/") == "1/3"
+        assert attempt_text("alone", {}, 7, 3) == "7"  # postponed at least four times
 
 
 async def test_cancelling_a_sub_workflow_runs_the_handler_of_its_step(flow_stage: FlowStage) -> None:
