@@ -9,7 +9,8 @@ the record that a full run of the tests leaves behind. Each of these is a *claim
 - `covered` if it has claimants and is not proven here: not run, run on other files, failed, or all skipped;
 - `open` if it has no claimant, or `tools/requirements.toml` says what is missing.
 
-Refused: marks of whole modules, claimants without a body, page blocks that are never executed, skips without a reason.
+Refused: marks of whole modules, claimants that check nothing, page blocks that are never executed, skips without a
+reason.
 
     python tools/ledger.py            every requirement in full, its status and its claimants
     python tools/ledger.py R4 R19     everything about these
@@ -51,8 +52,8 @@ conformance kit or an executed page that claims to prove the requirement. The pa
 - `covered`: it has claimants, but is not proven here.
 - `open`: it has none, or something is missing that the row names.
 
-`make ledger ARGS=R4` prints everything about one requirement. Refused are marks of whole modules, claimants without a
-body, blocks of pages that are never executed, skips without a reason, and tests for which no case is left.
+`make ledger ARGS=R4` prints everything about one requirement. Refused are marks of whole modules, claimants that check
+nothing, blocks of pages that are never executed, skips without a reason, and tests for which no case is left.
 
 Kinds: *current* is behavior, *next* an improvement on common practice, *gap* something usually missing, *runbook* an
 operator's step, *limit* a trade-off. The texts are the agreed ones. Mutants are the [planted bugs](mutants.md) that
@@ -112,7 +113,7 @@ def _from_pages() -> Iterator[tuple[str, tuple[str, ...]]]:
             if block.requires and not block.executed:
                 raise BadMarker(f"{block.where} claims to prove {' '.join(block.requires)} but is never executed")
             if block.requires and block.empty:
-                raise BadMarker(f"{block.where} claims to prove {' '.join(block.requires)}, and has no body")
+                raise BadMarker(f"{block.where} claims to prove {' '.join(block.requires)}, and checks nothing")
             if block.requires:
                 yield block.claimant, block.requires
 
@@ -127,7 +128,7 @@ def _from_kit() -> Iterator[tuple[str, tuple[str, ...]]]:
             proof = f"{runner}[{node.name}]"
             ids = _named_ids(call, "proves", proof)
             if ids and is_empty(node.body):
-                raise BadMarker(f"{proof} claims to prove {' '.join(ids)}, and has no body")
+                raise BadMarker(f"{proof} claims to prove {' '.join(ids)}, and checks nothing")
             if ids:
                 yield proof, ids
 

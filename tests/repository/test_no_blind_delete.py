@@ -24,7 +24,10 @@ WITHOUT_COMPARING: dict[str, tuple[str, str]] = {
 
 REMOVES_KEY = re.compile(r"redis\.p?call\('(?:DEL|UNLINK|GETDEL)', KEYS\[1\]")
 REMOVES_ROW = re.compile(r"DELETE FROM holdfast_lease\b")
-SENT_FROM_PYTHON = re.compile(r"""["'](?:DEL|UNLINK|GETDEL)["']|DELETE FROM holdfast_lease""")
+SENT_FROM_PYTHON = re.compile(
+    r"""["'](?:DEL|UNLINK|GETDEL)["']|DELETE FROM holdfast_lease|"""
+    r"""\b(?:client|connection|redis|pipe)\.(?:delete|unlink)\("""
+)
 
 
 def removers() -> list[Path]:
