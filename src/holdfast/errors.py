@@ -16,6 +16,7 @@
     │   ├── Unavailable (ConnectionError)   not reached: the request had no effect, or was undone
     │   ├── Timeout (TimeoutError)          no answer: the request may or may not have taken effect
     │   └── Misconfigured                   reached, but its setup can never work
+    │       └── FenceUnusable               its counter of fences cannot be used; nothing was granted
     ├── Closed (RuntimeError)           the `Locks` was closed; connect again
     ├── PolicyDenied                    the error policy of the risk class forbids running without the store
     ├── RetryLater                      try again after `delay`; a message bus carries it unchanged
@@ -181,6 +182,10 @@ class Timeout(BackendError, TimeoutError):
 
 class Misconfigured(BackendError):
     """The store was reached, but its setup can never serve this request."""
+
+
+class FenceUnusable(Misconfigured):
+    """The store's counter of fences cannot be used, so nothing was granted."""
 
 
 class PolicyDenied(HoldfastError):

@@ -13,7 +13,7 @@ from holdfast import errors
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.core import backoff
-from holdfast.core.backoff import Draw, Jittered
+from holdfast.core.backoff import Draw, Fixed, Jittered
 from holdfast.core.history.events import EventKind
 from holdfast.core.lease import timing
 from holdfast.core.lease.error_policy import OnError, Policy
@@ -365,15 +365,15 @@ def a_lock_of_an_item_is_listed_as_one_of_a_loop(patch: pytest.MonkeyPatch) -> N
     MANY,
     where="plane/locks/registry.py",
     found_by=Test(
-        "integration.plane.approvals.test_approval_lock",
-        "test_the_envelope_is_the_one_that_operators_know_with_jitter",
-        at="<= least < middle",
+        "unit.plane.approvals.test_approval_attempts",
+        "test_a_decision_asks_every_25_ms_until_two_seconds_after_its_first_attempt",
+        at="assert waits ==",
     ),
-    attacks=("R10",),
+    attacks=("R10", "R12"),
 )
 def approvals_ask_four_times_as_seldom(patch: pytest.MonkeyPatch) -> None:
     """A waiting decision asks for its lock every 100 ms."""
-    patch.setattr(Jittered, "delay_ns", lambda self, *_: 100 * MS)
+    patch.setattr(Fixed, "longest_ns", lambda self: 100 * MS)
 
 
 @keep(

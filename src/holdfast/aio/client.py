@@ -15,7 +15,8 @@ from holdfast.aio.leader import Leader
 from holdfast.aio.lease import DegradedLease, Lease, block
 from holdfast.aio.lock import Lock
 from holdfast.core import backoff, time_windows
-from holdfast.core.ports import Observer, Ports
+from holdfast.core.lease.spec import LockSpec
+from holdfast.core.ports import MutexEntry, Observer, Ports
 from holdfast.errors import BadInput
 from holdfast.flows import acquire as acquiring
 from holdfast.flows import force_release as breaking
@@ -221,14 +222,26 @@ class Locks(AnyLocks):
 
     async def acquire_token(self, key: str, ttl: Duration) -> str:
         """The lock primitive: a new token, or the empty string while the key is held. The token is not renewed."""
-        settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
-        entry = self.runtime.mutexes.entry(key)
+        spec, entry = self._detached(key, ttl)
         try:
             return await raw_token.acquire(self.ports, spec, entry)
         except BaseException:
             await acquiring.take_back(self.ports, spec, entry)
             raise
+
+    async def acquire_fenced_token(self, key: str, ttl: Duration) -> tuple[str, int]:
+        """The lock primitive with a fence: a new token and its fence, or `LockBusy`. The token is not renewed."""
+        spec, entry = self._detached(key, ttl)
+        try:
+            return await raw_token.acquire_fenced(self.ports, spec, entry)
+        except BaseException:
+            await acquiring.take_back(self.ports, spec, entry)
+            raise
+
+    def _detached(self, key: str, ttl: Duration) -> tuple[LockSpec, MutexEntry]:
+        settings: LockSettings = {"ttl": ttl, "auto_renew": False}
+        spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        return spec, self.runtime.mutexes.entry(key)
 
     async def release_token(self, key: str, token: str) -> None:
         """The lock primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""

@@ -17,6 +17,8 @@ from holdfast.errors import (
     LOCK_NOT_OWNED,
     LOCK_TOKEN_REQUIRED,
     BackendError,
+    FenceUnusable,
+    LockBusy,
     Misconfigured,
     NotOwner,
     Timeout,
@@ -24,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.flows.acquire import try_once, undo
 from holdfast.flows.log import say
-from holdfast.types import Grant, Renewal
+from holdfast.types import NS, Busy, Grant, Renewal
 
 _log = logging.getLogger("holdfast")
 
@@ -36,6 +38,35 @@ async def acquire(ports: Ports, spec: LockSpec, entry: MutexEntry) -> str:
 
     `entry` remembers the token for the caller, who undoes the grant if it is interrupted. It does not enter.
     """
+    try:
+        answer = await _ask(ports, spec, entry)
+    except BackendError as error:
+        raise _naming(error, f"job store try acquire lock {spec.key}") from error
+    return f"{answer.token}.{answer.claim}" if isinstance(answer, Grant) else ""
+
+
+async def acquire_fenced(ports: Ports, spec: LockSpec, entry: MutexEntry) -> tuple[str, int]:
+    """The same, with the fence of the grant; `LockBusy` while anyone holds the key.
+
+    The store grants the key and counts the fence in one step. If its counter is unusable, no key is left behind.
+    """
+    try:
+        answer = await _ask(ports, spec, entry)
+    except BackendError as error:
+        raise _naming(error, "fence token" if isinstance(error, FenceUnusable) else "acquire lock") from error
+    if isinstance(answer, Grant):
+        return f"{answer.token}.{answer.claim}", answer.fence
+    left = None if answer.remaining_ns is None else answer.remaining_ns / NS
+    raise LockBusy(
+        f"lock busy: {spec.key} is held by {answer.owner or 'another holder'}",
+        key=spec.key,
+        holder=answer.owner,
+        retry_after=spec.retry.longest_ns() / NS if left is None else left,
+        remaining=left,
+    )
+
+
+async def _ask(ports: Ports, spec: LockSpec, entry: MutexEntry) -> Grant | Busy:
     token = entry.asked = ports.entropy.token()
     try:
         answer, _, _ = await try_once(ports, spec, token, ports.clock.now())
@@ -43,11 +74,10 @@ async def acquire(ports: Ports, spec: LockSpec, entry: MutexEntry) -> str:
         if not isinstance(error, Unavailable | Misconfigured):
             await undo(ports, spec, token)
         entry.asked = None
-        raise _naming(error, f"job store try acquire lock {spec.key}") from error
-    if isinstance(answer, Grant):
-        return f"{token}.{answer.claim}"
-    entry.asked = None
-    return ""
+        raise
+    if not isinstance(answer, Grant):
+        entry.asked = None
+    return answer
 
 
 async def release(ports: Ports, key: str, token: str) -> None:

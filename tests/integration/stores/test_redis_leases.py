@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import redis
 
+import holdfast
 from holdfast.core.ports import Store
-from holdfast.errors import BadInput, Misconfigured
+from holdfast.errors import BadInput, FenceUnusable, Misconfigured
 from holdfast.types import MS, NS
 from support.fixtures.redis import Play
 from support.harness.redis_requests import OWNER, SOON, ask, aux_name, give_back, lock_name, meet, renewal, take
@@ -190,6 +191,20 @@ def test_an_unusable_counter_grants_nothing_and_says_so(play: Play, redis_url: s
         assert redis_raw.exists(lock_name(redis_url, "job")) == 0
 
     play(redis_url, scenario)
+
+
+@pytest.mark.requires("R56")
+def test_a_fence_that_cannot_be_counted_is_named_and_no_key_is_left_behind(redis_url: str, redis_raw: Any) -> None:
+    redis_raw.set(aux_name(redis_url, "fence"), "soup")
+    with holdfast.connect(redis_url) as locks:
+        with pytest.raises(FenceUnusable, match=r"^fence token: .*:fence is not a usable number") as raised:
+            locks.acquire_fenced_token("job", 30)
+        assert isinstance(raised.value.__cause__, FenceUnusable)
+        assert redis_raw.exists(lock_name(redis_url, "job")) == 0
+        redis_raw.delete(aux_name(redis_url, "fence"))
+        token, fence = locks.acquire_fenced_token("job", 30)
+        assert int(redis_raw.get(aux_name(redis_url, "fence")).partition(".")[0]) == fence
+        locks.release_token("job", token)
 
 
 @pytest.mark.requires("R4", "R17")

@@ -71,7 +71,20 @@ async def bare_token(locks: aio.Locks) -> str:
     return await locks.acquire_token(KEY, 30)
 
 
-FREE: tuple[Scenario, ...] = (acquire_and_release, try_and_release, renew_by_hand, work_in_a_block, bare_token)
+async def bare_token_and_fence(locks: aio.Locks) -> str:
+    """The same, with a fence."""
+    token, _ = await locks.acquire_fenced_token(KEY, 30)
+    return token
+
+
+FREE: tuple[Scenario, ...] = (
+    acquire_and_release,
+    try_and_release,
+    renew_by_hand,
+    work_in_a_block,
+    bare_token,
+    bare_token_and_fence,
+)
 CONTENDED: tuple[Scenario, ...] = (wait_and_release, wait_in_turn, work_in_a_block, try_and_release)
 
 

@@ -18,6 +18,7 @@ from holdfast.errors import (
     Closed,
     ExpressionFailed,
     FencedOut,
+    FenceUnusable,
     HoldfastError,
     LeaseLost,
     LockBusy,
@@ -50,6 +51,7 @@ SAMPLES: list[HoldfastError] = [
     Unavailable("not reached"),
     Timeout("no answer"),
     Misconfigured("never"),
+    FenceUnusable("soup"),
     PolicyDenied("denied", key="k", risk="money"),
     RetryLater(0.5, "run lock busy"),
     Closed(),
@@ -75,6 +77,7 @@ def test_every_error_is_in_the_sample_and_under_the_base() -> None:
         (Unavailable, (BackendError, ConnectionError)),
         (Timeout, (BackendError, TimeoutError)),
         (Misconfigured, (BackendError,)),
+        (FenceUnusable, (Misconfigured,)),
     ],
 )
 def test_errors_can_be_caught_as_what_they_are(child: type[Exception], parents: tuple[type[Exception], ...]) -> None:

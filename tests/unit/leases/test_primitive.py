@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import BadInput, NotOwner, Timeout, Unavailable
+from holdfast import BadInput, LockBusy, NotOwner, Timeout, Unavailable
 from support.harness.leases import Stage
 
 
@@ -19,6 +19,36 @@ async def test_acquire_gives_a_new_token_or_the_empty_string(stage: Stage) -> No
     again = await locks.acquire_token("k", 5)
     assert again not in {"", token}
     await others.release_token("k", again)  # the token is the proof, not the caller
+
+
+@pytest.mark.requires("R56")
+async def test_acquire_with_a_fence_gives_both_or_says_who_has_the_key(stage: Stage) -> None:
+    locks, others = stage.locks(), stage.locks()
+    token, fence = await locks.acquire_fenced_token("k", 5)
+    with pytest.raises(LockBusy, match=r"^lock busy: k is held by ") as busy:
+        await others.acquire_fenced_token("k", 5)
+    assert busy.value.key == "k"
+    assert busy.value.remaining is not None
+    assert 0 < busy.value.remaining <= 5
+    await others.renew_token("k", token, 5)
+    await others.release_token("k", token)
+    again, higher = await others.acquire_fenced_token("k", 5)
+    assert again != token
+    assert higher > fence
+
+
+@pytest.mark.requires("R56")
+@pytest.mark.parametrize(("trouble", "kind"), [("down", Unavailable), ("silent", Timeout)])
+async def test_a_failed_acquire_with_a_fence_says_so_and_keeps_its_cause(
+    stage: Stage, trouble: str, kind: type[Exception]
+) -> None:
+    locks = stage.locks()
+    getattr(stage.plan, trouble)("acquire")
+    cause = "connection refused" if trouble == "down" else "no answer within the limit"
+    with pytest.raises(kind) as raised:
+        await locks.acquire_fenced_token("k", 5)
+    assert str(raised.value) == f"acquire lock: {cause}"
+    assert isinstance(raised.value.__cause__, kind)
 
 
 @pytest.mark.requires("R4", "R17")

@@ -1,8 +1,8 @@
 """How long a waiter for a busy lock sleeps until its next attempt.
 
-The back-off works even if every notification is lost. A waiter that listens for notifications polls at the slow end of
-its back-off from the start. No waiter sleeps past the expiry of the present holder's lease. The waiters that wake up
-then are spread a little, so that a crash does not cause a stampede.
+The back-off works even if every notification is lost. A waiter that listens for notifications polls in the slow half of
+its back-off's range from the start; a fixed delay stays what it is. No waiter sleeps past the expiry of the present
+holder's lease. The waiters that wake up then are spread a little, so that a crash does not cause a stampede.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def pause(
     """
     if listening:
         longest = backoff.longest_ns()
-        delay = longest - draw(longest // 2 + 1)
+        delay = longest - draw((longest - backoff.shortest_ns()) // 2 + 1)
     else:
         delay = backoff.delay_ns(waiter.attempt, waiter.previous_ns, draw)
     if holder_ns is not None and holder_ns < delay:
-        delay = holder_ns + MS + draw(min(EXPIRY_SPREAD_NS, delay + 1))
+        delay = min(delay, holder_ns + MS + draw(min(EXPIRY_SPREAD_NS, delay + 1)))
     asleep = delay if left_ns is None else min(delay, left_ns)
     return Waiter(waiter.attempt + 1, delay), asleep

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast.core import backoff, time_windows
-from holdfast.core.ports import Observer
+from holdfast.core.lease.spec import LockSpec
+from holdfast.core.ports import MutexEntry, Observer
 from holdfast.errors import BadInput
 from holdfast.flows import acquire as acquiring
 from holdfast.flows import force_release as breaking
@@ -204,9 +205,7 @@ class Locks(AnyLocks):
 
     def acquire_token(self, key: str, ttl: Duration) -> str:
         """The lock primitive: a new token, or the empty string while the key is held. The token is not renewed."""
-        settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
-        entry = self._runtime.mutexes.entry(key)
+        spec, entry = self._detached(key, ttl)
         try:
             return run_now(raw_token.acquire(self.ports, spec, entry))
         except BaseException:
@@ -215,6 +214,20 @@ class Locks(AnyLocks):
             finally:
                 entry.leave()  # again, because a second interrupt may have cut the clean-up
             raise
+
+    def acquire_fenced_token(self, key: str, ttl: Duration) -> tuple[str, int]:
+        """The lock primitive with a fence: a new token and its fence, or `LockBusy`. The token is not renewed."""
+        spec, entry = self._detached(key, ttl)
+        try:
+            return run_now(raw_token.acquire_fenced(self.ports, spec, entry))
+        except BaseException:
+            run_now(acquiring.take_back(self.ports, spec, entry))
+            raise
+
+    def _detached(self, key: str, ttl: Duration) -> tuple[LockSpec, MutexEntry]:
+        settings: LockSettings = {"ttl": ttl, "auto_renew": False}
+        spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        return spec, self._runtime.mutexes.entry(key)
 
     def release_token(self, key: str, token: str) -> None:
         """The lock primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""

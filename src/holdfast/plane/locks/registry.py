@@ -25,6 +25,7 @@ from holdfast.core import backoff
 from holdfast.core.lease.timing import DEFAULT_FAILURES
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput
+from holdfast.types import NS
 
 
 class Scope(StrEnum):
@@ -113,6 +114,13 @@ class LockFamily:
             failures=self.failures if failures is None else failures,
         )
 
+    def spread(self, jitter: float) -> Self:
+        """The same locks with attempts that are up to `jitter` seconds early or late; 0: the delays as declared."""
+        if not jitter or self.retry is None:
+            return self
+        middle_ns = (self.retry.shortest_ns() + self.retry.longest_ns()) // 2
+        return replace(self, retry=backoff.jittered(middle_ns / NS, jitter))
+
     def under(self, prefix: str) -> Self:
         """The same locks with another word before the first colon of their keys."""
         return replace(self, pattern=f"{prefix}:{self.pattern.partition(':')[2]}")
@@ -185,8 +193,11 @@ class LockFamily:
         }
 
 
-# Jitter spreads waiters around the 25 ms that operators know; a wake-up on release is quicker than either.
-_QUICK: Final = backoff.jittered(0.025, 0.010)
+# The 25 ms between two attempts that operators know; a wake-up on release is quicker. Jitter spreads the waiters of
+# jobs and runs, which may be many. An approval has few, and its delay is exact unless `approvals.lock_jitter` spreads
+# it.
+_BASE: Final = 0.025
+_QUICK: Final = backoff.jittered(_BASE, 0.010)
 
 SCHEDULER_JOB: Final = LockFamily(
     name="scheduler.job",
@@ -284,7 +295,7 @@ APPROVAL: Final = LockFamily(
     on_error="immediate error",
     used_by="holdfast.plane.approvals.service",
     acquire_timeout=2.0,
-    retry=_QUICK,
+    retry=backoff.fixed(_BASE),
 )
 
 WORKFLOW_RECONCILER: Final = LockFamily(

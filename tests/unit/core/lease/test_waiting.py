@@ -8,7 +8,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.backoff import for_ttl
+from holdfast.core.backoff import fixed, for_ttl
 from holdfast.core.lease.latency import WINDOW, Tail
 from holdfast.core.lease.timing import TTL_MAX_NS, TTL_MIN_NS
 from holdfast.core.lease.waiting import EXPIRY_SPREAD_NS, Waiter, pause
@@ -40,6 +40,16 @@ def test_who_listens_polls_at_the_slow_end_from_the_start(ttl_ns: int, seed: int
     backoff = for_ttl(ttl_ns)
     _, asleep = pause(Waiter(), backoff, None, None, True, random.Random(seed).randrange)
     assert backoff.longest_ns() // 2 - 1 <= asleep <= backoff.longest_ns()
+
+
+@given(lefts, st.booleans(), st.integers())
+def test_a_fixed_delay_is_exact_unless_the_holder_or_the_waiter_ends_before(
+    holder_ns: int | None, listening: bool, seed: int
+) -> None:
+    _, asleep = pause(Waiter(), fixed(0.025), holder_ns, None, listening, random.Random(seed).randrange)
+    assert asleep <= 25 * MS
+    if holder_ns is None or holder_ns >= 25 * MS:
+        assert asleep == 25 * MS
 
 
 def test_those_who_wake_at_the_holders_end_are_spread() -> None:

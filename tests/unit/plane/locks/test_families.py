@@ -23,7 +23,7 @@ from holdfast.types import NS
 from support.source_tree import PACKAGE, shown
 
 ROOMS = ("plane", "cli", "web")
-TAKING = {"lock", "risky", "hold", "leader", "exclusive", "acquire_token"}
+TAKING = {"lock", "risky", "hold", "leader", "exclusive", "acquire_token", "acquire_fenced_token"}
 CONSTANTS = {name for name, value in vars(families).items() if isinstance(value, LockFamily)}
 
 # Where locks are taken that are not the plane's own, and whose they are.
