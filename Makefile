@@ -17,7 +17,7 @@ PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
 # The newest interpreter that works (a name on the PATH may be a shim without an installed version). Searched once, and only
 # when a target needs it.
 ifndef PYTHON
-PYTHON = $(eval PYTHON := $(shell for each in python3.13 python3.12 python3.11 python3 python; do \
+PYTHON = $(eval PYTHON := $(shell for each in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$each; break; fi; done))$(PYTHON)
 endif
 

@@ -24,9 +24,11 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
 
@@ -41,8 +43,6 @@ MISSED = 0.05  # the most of these that may not be reached again
 BEGUN = -3  # in place of the offset: the function begins, and the `try` that it begins with does not protect it yet
 MADE = -2  # in place of the offset: `__init__` has returned, and the object is not assigned yet
 RETURNS = {code for name, code in dis.opmap.items() if name.startswith("RETURN_") and name != "RETURN_GENERATOR"}
-# From Python 3.12 on, a function has these events from its second call on, and must not lose them in between.
-ALWAYS = sys.version_info >= (3, 12)
 PLACES = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "JUMP_BACKWARD"))}  # for signals
 
 Strike = Callable[[], None]
@@ -65,15 +65,54 @@ def raise_interrupted() -> None:
     raise Interrupted
 
 
+# From Python 3.12 on, `f_trace_opcodes` holds from the next call on, and is lost when the function is called untraced.
+# `sys.monitoring` tells of every bytecode of a function that was named before it is called.
+_MONITOR: Any = getattr(sys, "monitoring", None)
+_TOOL = 4  # of the six that the interpreter knows, one without a use of its own
+_watched: list[CodeType] = []
+
+
+def _watch(codes: Collection[CodeType], told: Callable[[CodeType, int], None]) -> None:
+    """Tell about each bytecode of these functions before it is executed, in whichever thread."""
+    if _MONITOR is not None:
+        if _MONITOR.get_tool(_TOOL) is None:
+            _MONITOR.use_tool_id(_TOOL, __name__)
+        for code in codes:
+            _MONITOR.set_local_events(_TOOL, code, _MONITOR.events.INSTRUCTION)
+        _watched.extend(codes)
+        _MONITOR.register_callback(_TOOL, _MONITOR.events.INSTRUCTION, told)
+
+
+def _unwatch() -> None:
+    if _MONITOR is not None and _watched:
+        _MONITOR.register_callback(_TOOL, _MONITOR.events.INSTRUCTION, None)
+        for code in _watched:
+            _MONITOR.set_local_events(_TOOL, code, 0)
+        _watched.clear()
+
+
 class Functions:
     """Gives a number to each way in which functions of the package call each other."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int, CodeType], int] = {}
+        self._codes: list[CodeType] = []  # by number, from 1 on
+
+    @property
+    def codes(self) -> set[CodeType]:
+        """The functions that have a number."""
+        return set(self._codes)
+
+    def code(self, number: int) -> CodeType:
+        """The function with that number."""
+        return self._codes[number - 1]
 
     def number(self, caller: int, offset: int, code: CodeType) -> int:
         """The number of a function that was called at this offset of a caller."""
-        return self._numbers.setdefault((caller, offset, code), len(self._numbers) + 1)
+        number = self._numbers.setdefault((caller, offset, code), len(self._numbers) + 1)
+        if number > len(self._codes):
+            self._codes.append(code)
+        return number
 
 
 class Tracer:
@@ -97,12 +136,20 @@ class Tracer:
     def resume(self) -> None:
         """Count from here on."""
         self._calls.clear()
+        self._thread = get_ident()
+        _watch(self.watched, self._instruction)
         sys.settrace(self._tracer)
 
     @staticmethod
     def pause() -> None:
         """Do not count for a while."""
         sys.settrace(None)
+        _unwatch()
+
+    @property
+    def watched(self) -> Collection[CodeType]:
+        """The functions whose bytecodes are of interest and that have been called before."""
+        raise NotImplementedError
 
     def wanted(self, functions: int) -> bool:
         """Whether the bytecodes of these functions are of interest."""
@@ -121,7 +168,7 @@ class Tracer:
             offset = -1 if caller is None or not caller.f_code.co_filename.startswith(self._inside) else caller.f_lasti
             functions = self._functions.number(self._calls[-1] if self._calls else 0, offset, code)
             self._calls.append(functions)
-            frame.f_trace_lines, frame.f_trace_opcodes = False, ALWAYS or self.wanted(functions)
+            frame.f_trace_lines, frame.f_trace_opcodes = False, _MONITOR is None and self.wanted(functions)
             self._returned = False
             if frame.f_lasti <= 0 and begins_with_try(code):
                 self.executes((functions, BEGUN), frame, True)
@@ -131,12 +178,22 @@ class Tracer:
                     self.executes((self._calls[-1], MADE), frame, True)
                 self._calls.pop()
             self._returned = True
-        elif event == "opcode" and self._calls:
-            possible = not self._returned and frame.f_lasti not in left_out(code)
-            self.executes((self._calls[-1], frame.f_lasti), frame, possible)
-            if code.co_code[frame.f_lasti] in PLACES:
-                self._returned = False
+        elif event == "opcode":
+            self._comes_to(frame)
         return self._tracer
+
+    def _instruction(self, code: CodeType, _: int) -> None:
+        frame = sys._getframe(1)
+        if get_ident() == self._thread and self._calls and self._functions.code(self._calls[-1]) is code:
+            self._comes_to(frame)
+
+    def _comes_to(self, frame: FrameType) -> None:
+        """A bytecode of the innermost function is executed next."""
+        if self._calls:
+            possible = not self._returned and frame.f_lasti not in left_out(frame.f_code)
+            self.executes((self._calls[-1], frame.f_lasti), frame, possible)
+            if frame.f_code.co_code[frame.f_lasti] in PLACES:
+                self._returned = False
 
 
 class Way(Tracer):
@@ -146,6 +203,11 @@ class Way(Tracer):
         super().__init__(functions)
         self._rounds: dict[_Step, int] = {}
         self.places: list[Place] = []
+
+    @property
+    def watched(self) -> Collection[CodeType]:
+        """All of them."""
+        return self._functions.codes
 
     def wanted(self, functions: int) -> bool:
         """All of them."""
@@ -169,6 +231,11 @@ class At(Tracer):
         self._left = place.round
         self._strike = strike
         self.where: str | None = None
+
+    @property
+    def watched(self) -> Collection[CodeType]:
+        """The function of the place."""
+        return [self._functions.code(self._place.step[0])]
 
     def wanted(self, functions: int) -> bool:
         """The functions of the place, until it has struck."""
@@ -218,8 +285,8 @@ def left_out(code: CodeType) -> frozenset[int]:
             call = next((each for each in rest if each.opname == "CALL"), None)
             if call is not None:
                 found |= {each.offset for each in rest if each.offset <= call.offset}
-                if at and steps[at - 1].opname == "SWAP":  # the value of a `return` in the block is put aside first
-                    found.add(steps[at - 1].offset)
+                before = takewhile(lambda each: each.opname == "SWAP", reversed(steps[:at]))
+                found |= {each.offset for each in before}  # the value of a `return` in the block is put aside first
     return frozenset(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="clocks 
 
 
 @linux
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 def test_a_running_process_sees_its_clocks_move_and_the_monotonic_one_stay(tmp_path: Path) -> None:
     with MovedClocks(tmp_path / "clock", clocks.built(tmp_path)) as moved:
         words = [sys.executable, "-c", LOOK, str(moved.path)]

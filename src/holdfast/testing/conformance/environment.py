@@ -30,6 +30,7 @@ T = TypeVar("T")
 CALL_NS = 5 * NS  # the timeout of an ordinary call: far above what a healthy store needs
 LONG_NS = 60 * NS  # a lease that does not expire while its check runs
 POLL_NS = 5 * MS
+PROCESS_S = 60.0  # for another process, which starts an interpreter
 GRACE_S = 0.05  # of real time: a thread that is not asleep by then may wait for something other than time
 
 
@@ -156,7 +157,7 @@ class World(ABC):
             raise Unproven("the world was not told how another process opens this store (`elsewhere`)")
         verb = "keep" if keep else "try"
         command = [sys.executable, "-m", "holdfast.testing.conformance.subprocess", verb, self.elsewhere, key]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=self.patience_ns / NS, check=False)  # noqa: S603 - our own interpreter and module
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, check=False)  # noqa: S603 - our own interpreter and module
         expect(done.returncode == 0, f"the other process failed: {done.stderr.strip()[-800:]}")
         return str(json.loads(done.stdout))
 
