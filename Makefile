@@ -125,6 +125,7 @@ docs: $(STAMPS)/dev ## Regenerate the generated pages
 	@$(PY) tools/states.py --write
 	@$(PY) tools/reference.py --write
 	@$(PY) tools/states.py --write
+	@$(PY) tools/store_tables.py --write
 	@$(PY) tools/inventory.py --write
 	@$(PY) tools/metrics_page.py --write
 	@$(PY) tools/alerts.py --write

@@ -115,7 +115,7 @@ def a_script_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
 )
 def a_script_that_renews_for_anybody(patch: pytest.MonkeyPatch) -> None:
     """The script sets the expiry of whatever the key holds."""
-    rewrite(patch, redis_store._RENEW, ("if held == expected then", "if held then"))
+    rewrite(patch, redis_store.RENEW, ("if held == expected then", "if held then"))
 
 
 @keep(
@@ -235,7 +235,7 @@ def a_statement_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
 )
 def a_statement_that_renews_the_expired(patch: pytest.MonkeyPatch) -> None:
     """The owner is compared and the time is not, so a lease that ran out comes back to life."""
-    restate(patch, "_RENEW", "THEN expires_ns > ? ELSE expires_wall_ns > ?", "THEN ? > 0 ELSE ? > 0")
+    restate(patch, "RENEW", "THEN expires_ns > ? ELSE expires_wall_ns > ?", "THEN ? > 0 ELSE ? > 0")
 
 
 @keep(

@@ -54,6 +54,7 @@ class _Built(NamedTuple):
 _SQLITE = _Built("holdfast.stores.sqlite.engine")
 _REDIS = _Built("holdfast.stores.redis.engine", "redis", ("redis", "hiredis"))
 _ETCD = _Built("holdfast.stores.etcd.engine", "etcd", ("httpcore", "anyio"))
+_CLUSTER = _REDIS._replace(module="holdfast.stores.redis.cluster_store")
 _QUORUM = _Built("holdfast.stores.quorum.engine", "redis", ("redis", "hiredis"))
 
 BUILT: Mapping[str, _Built] = {
@@ -67,12 +68,14 @@ BUILT: Mapping[str, _Built] = {
     "valkeys": _REDIS,
     "redis+sentinel": _REDIS,
     "rediss+sentinel": _REDIS,
+    "redis+cluster": _CLUSTER,
+    "rediss+cluster": _CLUSTER,
     "redlock": _QUORUM,
     "etcd": _ETCD,
     "etcds": _ETCD,
 }
 ENTRY_POINTS: Final = "holdfast.stores"  # the group in which other packages register a scheme
-PLANNED = ("redis+cluster", "postgresql", "nats")
+PLANNED = ("postgresql", "nats")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _USERINFO = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # wherever it stands: a URL may have another one inside

@@ -18,6 +18,8 @@ from holdfast.testing.conformance import AsyncioWorld, BlockingWorld, Check, che
 from holdfast.types import Guarantee
 from support.servers.etcd import etcd_executables, start_etcd
 from support.servers.redis import RedisExecutable, redis_executables, start_redis
+from support.servers.redis_cluster import RedisClusterServers, start_cluster
+from support.servers.sentinel import SentinelDeployment, start_sentinels
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,16 @@ def _etcd(request: pytest.FixtureRequest) -> str:
     return url
 
 
+def _sentinel(request: pytest.FixtureRequest) -> str:
+    deployment: SentinelDeployment = request.getfixturevalue("sentinel_deployment")
+    return deployment.url
+
+
+def _cluster(request: pytest.FixtureRequest) -> str:
+    cluster: RedisClusterServers = request.getfixturevalue("redis_cluster")
+    return cluster.url
+
+
 ENGINES = [
     Subject("memory", _memory, _claims("memory", durable=False, shared=False)),
     Subject("sqlite", _file, _claims("sqlite", durable=True, shared=True)),
@@ -66,6 +78,14 @@ ENGINES = [
     *(
         Subject(str(executable), _etcd, _claims("etcd", durable=True, shared=True, many=False), server=True)
         for executable in etcd_executables()
+    ),
+    *(
+        Subject(f"sentinel-of-{executable}", _sentinel, _claims("redis", durable=False, shared=True), server=True)
+        for executable in redis_executables()[-1:]
+    ),
+    *(
+        Subject(f"cluster-of-{executable}", _cluster, _claims("redis", durable=False, shared=True), server=True)
+        for executable in redis_executables()[-1:]
     ),
 ]
 
@@ -82,6 +102,20 @@ def etcd_for_all() -> Iterator[str]:
     """An etcd, running, for all cases of this worker: each case has keys of its own."""
     with start_etcd(etcd_executables()[0]) as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def sentinel_deployment() -> Iterator[SentinelDeployment]:
+    """A primary behind Sentinels for all cases of this worker."""
+    with start_sentinels(redis_executables()[-1]) as deployment:
+        yield deployment
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisClusterServers]:
+    """A cluster of three primaries for all cases of this worker."""
+    with start_cluster(redis_executables()[-1]) as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

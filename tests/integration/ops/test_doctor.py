@@ -15,7 +15,8 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.core.diagnosis import Finding, Severity
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.ops.doctor import Diagnosis, examine
-from holdfast.stores.registry import open_engine
+from holdfast.runtime.run_sync import run_now
+from holdfast.stores.registry import Engine, open_engine
 from holdfast.stores.sqlite import mounts
 from holdfast.types import NS, Guarantee
 from support.cli.sessions import Shell
@@ -23,6 +24,7 @@ from support.faults.tcp_proxy import FaultProxy
 from support.fixtures.redis import StartRedis
 from support.load.processes import until
 from support.servers.redis import RedisServer, free_port, start_redis
+from support.servers.redis_cluster import cluster_port, done, start_cluster
 from support.servers.sentinel import in_sync, start_sentinels
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -33,10 +35,10 @@ Look = Callable[..., Diagnosis]
 @pytest.fixture
 def look() -> Iterator[Look]:
     """Diagnoses the store of a URL."""
-    engines: list[Any] = []
+    engines: list[Engine] = []
 
     def examined(url: str, **settings: Any) -> Diagnosis:
-        engine: Any = open_engine(url)
+        engine = open_engine(url)
         engines.append(engine)
         settings.setdefault("ttl_ns", 30 * NS)
         settings.setdefault("request_timeout_ns", 2 * NS)
@@ -44,7 +46,7 @@ def look() -> Iterator[Look]:
 
     yield examined
     for engine in engines:
-        engine.close()
+        run_now(engine.blocking.close())
 
 
 @pytest.fixture
@@ -118,6 +120,36 @@ def test_sentinel_is_seen_from_the_server_and_from_the_url(redis_executable: Any
             assert of(found, "failover").found == "automatic failover by Sentinel"
             assert of(found, "replicas").severity is Severity.WARNING
             assert "failover" in found.limits
+
+
+def test_a_cluster_fails_over_if_it_has_replicas(redis_executable: Any, look: Look) -> None:
+    with start_cluster(redis_executable) as cluster:
+        found = look(cluster.url)
+        assert of(found, "failover").severity is Severity.OK
+        primary = cluster.primaries[0]
+        options = ("--cluster-enabled", "yes")
+        with start_redis(redis_executable, args=options, port=cluster_port()) as replica:
+            cluster.replicas.append(replica)
+            replica.cli("CLUSTER", "MEET", "127.0.0.1", primary.port)
+            until(lambda: len(cluster.known(replica)) == 4, "it meets the others", 60)
+            until(lambda: done(replica, "CLUSTER", "REPLICATE", cluster.id_of(primary)), "it follows", 60)
+            until(lambda: in_sync(primary) == 1, "the replica follows", 60)
+            found = look(cluster.url)
+            assert of(found, "failover").found == "automatic failover by a cluster"
+            assert "failover" in found.limits
+
+
+def test_a_quorum_is_as_good_as_its_worst_node(own_redis: StartRedis, look: Look) -> None:
+    good, other, forgetful = own_redis(args=SAFE), own_redis(args=SAFE), own_redis()
+    nodes = ",".join(f"127.0.0.1:{each.port}" for each in (good, other, forgetful))
+    found = look(f"redlock://{nodes}")
+    assert of(found, "persistence").found == "node 3: appendonly no"
+    assert (found.grade, found.limits) == (Guarantee.EFFICIENCY_ONLY, ("persistence",))
+    assert of(found, "nodes").found == "all 3 answer"
+    forgetful.kill()
+    found = look(f"redlock://{nodes}")
+    assert (of(found, "nodes").severity, of(found, "nodes").found) == (Severity.WARNING, "no answer of 3 (of 3)")
+    assert found.grade is Guarantee.FENCED
 
 
 def test_missing_permissions_prove_nothing(own_redis: StartRedis, look: Look) -> None:

@@ -240,12 +240,18 @@ class RedisServer(ServerProcess):
 
 @contextlib.contextmanager
 def start_redis(
-    executable: RedisExecutable, *, args: Sequence[str] = (), unix: bool = False, persistent: bool = False
+    executable: RedisExecutable,
+    *,
+    args: Sequence[str] = (),
+    unix: bool = False,
+    persistent: bool = False,
+    port: int = 0,
 ) -> Iterator[RedisServer]:
     """A running server for the length of the block."""
     # Not pytest's directory: a unix socket's path has to be short.
     with tempfile.TemporaryDirectory(prefix="hf-") as directory:
         server = RedisServer(executable, Path(directory), args=args, unix=unix, persistent=persistent)
+        server.port = port
         server.start()
         try:
             yield server

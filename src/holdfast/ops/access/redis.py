@@ -23,10 +23,12 @@ from holdfast.stores.redis.protocol import OPERATOR_COMMANDS, USER_COMMANDS
 from holdfast.types import check_label
 
 GUARD_COMMANDS: Final = "+eval +evalsha +get +set +del +type +hset +hdel +hgetall +pexpire +publish"
-GREETING_COMMANDS: Final = "+select +client|setname +ping +role +wait"  # the last two: Sentinel, and ?wait_replicas=
+GREETING_COMMANDS: Final = (
+    "+select +client|setname +ping +role +wait +asking +cluster|slots"  # Sentinel, ?wait_replicas=, and a cluster
+)
 
-_KEPT: Final = ("fence", "ears:*", "queue:*", "tickets:*")
-_AUDIT: Final = "audit"
+_KEPT: Final = ("fence", "slot-fence:*", "ears:*", "queue:*", "tickets:*")  # of a cluster, each slot has a counter
+_AUDIT: Final = ("audit", "audit:*")
 
 
 def redis_access(
@@ -53,7 +55,7 @@ def redis_access(
     users[f"{name}-operator"] = "reads locks, breaks them, and reads the audit stream"
     lines = [
         _user(f"{name}-locks", [*locks, *kept], ears, f"{USER_COMMANDS} {GREETING_COMMANDS}"),
-        _user(f"{name}-operator", [*locks, *kept, f"{namespace}:{_AUDIT}"], ears, operators),
+        _user(f"{name}-operator", [*locks, *kept, *(f"{namespace}:{each}" for each in _AUDIT)], ears, operators),
     ]
     if channel is not None and data is None:
         raise BadInput("--channel", "only applies to the user of guards", "give --data too")

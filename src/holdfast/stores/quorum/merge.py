@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from holdfast.core.diagnosis import Finding, Severity
 from holdfast.core.lease.quorum import assured, free_in_ns, majority, settled
 from holdfast.types import NS, AuditRecord, Holding
 
@@ -105,3 +106,26 @@ def _same(first: AuditRecord, second: AuditRecord) -> bool:
         second.reason,
         second.previous_owner,
     )
+
+
+def all_findings(said: Mapping[int, Sequence[Finding]], nodes: int) -> list[Finding]:
+    """The findings about a quorum: those of each node with its number, and one for each check that all nodes pass.
+
+    A node that forgets a lease, for whatever reason, may vote for another holder; with a lease that exactly a majority
+    has granted, one such node is enough.
+    """
+    found: list[Finding] = []
+    if len(said) < nodes:
+        away = ", ".join(str(node + 1) for node in range(nodes) if node not in said)
+        reason = "if one more node goes away, there may be no majority"
+        found.append(Finding("nodes", Severity.WARNING, f"no answer of {away} (of {nodes})", reason, "restore it"))
+    else:
+        found.append(Finding("nodes", Severity.OK, f"all {nodes} answer"))
+    checks = dict.fromkeys(each.check for findings in said.values() for each in findings)
+    for check in checks:
+        of_nodes = {node: each for node, findings in said.items() for each in findings if each.check == check}
+        bad = {node: each for node, each in of_nodes.items() if each.severity is not Severity.OK}
+        if not bad:
+            found.append(next(iter(of_nodes.values())))
+        found += [replace(each, found=f"node {node + 1}: {each.found}") for node, each in bad.items()]
+    return found

@@ -22,12 +22,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from holdfast.core.diagnosis import Finding
 from holdfast.core.lease.quorum import Tally, Verdict, settled, validity_ns, vote
-from holdfast.core.ports import LISTEN_NS, Capabilities, Clock, Store, Watch
+from holdfast.core.ports import LISTEN_NS, Capabilities, Clock, Diagnosable, Store, Watch
 from holdfast.errors import BackendError, Misconfigured, Timeout
 from holdfast.stores.quorum.ballot import Afterwards, Answers, Ballot, failure, vote_of
 from holdfast.stores.quorum.late_replies import QuorumMemory, TokenVotes
-from holdfast.stores.quorum.merge import all_acts, all_holdings, one_act, one_holding
+from holdfast.stores.quorum.merge import all_acts, all_findings, all_holdings, one_act, one_holding
 from holdfast.stores.quorum.nodes import QuorumNodes, unanswered
 from holdfast.stores.quorum.repair import CLEANUP_NS, Repair
 from holdfast.types import AcquireRequest, AuditRecord, Busy, Grant, Holding, Renewal
@@ -357,6 +358,14 @@ class QuorumStore:
     async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """No waiter is woken: a release is a majority's, and no single node knows of it."""
         raise Misconfigured("a quorum wakes no waiter; its waiters poll")
+
+    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+        """See `ports.Diagnosable`. What lowers the guarantee of one node lowers that of the quorum."""
+
+        async def ask(store: Store, limit: int) -> list[Finding]:
+            return await store.diagnose(limit) if isinstance(store, Diagnosable) else []
+
+        return all_findings(await self._nodes.ask_healthy("be diagnosed", ask, timeout_ns), self._nodes.number)
 
     async def ping(self, timeout_ns: int) -> None:
         """Return when a majority answers."""

@@ -79,14 +79,15 @@ class CommandRetrier:
     async def run_acknowledged(
         self, script: RedisScript, keys: int, words: Sequence[Word], replicas: int, wait_ns: int, deadline_ns: int
     ) -> tuple[Reply, Reply]:
-        """Run a script, and wait until so many replicas have its writes. Returns both replies; None: no answer."""
-        wait = pack(("WAIT", str(replicas), str(max(1, wait_ns // MS))))
-        replies = await self.call_all(script.by_hash(keys, words) + wait, 2, deadline_ns)
+        """Run a script, and wait until so many replicas have its writes. Returns both replies; None: no answer.
+
+        The body of the script comes along: for a server that lacks it, the wait would pass in vain.
+        """
+        packed = script.whole(keys, words) + pack(("WAIT", str(replicas), str(max(1, wait_ns // MS))))
+        replies = await self.call_all(packed, 2, deadline_ns)
         if is_demoted(replies[0]):
             await self._driver.distrust()
-            replies = await self.call_all(script.by_hash(keys, words) + wait, 2, deadline_ns)
-        if is_noscript(replies[0]):
-            replies = await self.call_all(script.whole(keys, words) + wait, 2, deadline_ns)
+            replies = await self.call_all(packed, 2, deadline_ns)
         return replies[0], replies[1] if len(replies) > 1 else None
 
     async def run_once(self, script: RedisScript, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:

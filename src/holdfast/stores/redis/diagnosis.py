@@ -48,7 +48,9 @@ async def probe(driver: Driver, deadline_ns: int, *, sentinel: bool, wait_replic
     said = _info(info)
     settings = [_setting(reply) for reply in replies[3:]]
     watched = isinstance(heard, list) and len(heard) == 2 and isinstance(heard[1], int) and heard[1] > 0
-    failover = "Sentinel" if sentinel or watched else "a cluster" if said.get("cluster_enabled") == "1" else ""
+    replicas = _number(said.get("connected_slaves"))
+    clustered = said.get("cluster_enabled") == "1" and replicas != 0
+    failover = "Sentinel" if sentinel or watched else "a cluster" if clustered else ""
     version = said.get("valkey_version") or said.get("redis_version")
     return RedisFacts(
         product="valkey" if "valkey_version" in said else "redis",
@@ -58,7 +60,7 @@ async def probe(driver: Driver, deadline_ns: int, *, sentinel: bool, wait_replic
         policy=said.get("maxmemory_policy"),
         append_only=None if "aof_enabled" not in said else said["aof_enabled"] == "1",
         append_fsync=settings[0],
-        replicas=_number(said.get("connected_slaves")),
+        replicas=replicas,
         min_replicas=_number(settings[1]),
         failover=failover,
         wait_replicas=wait_replicas,

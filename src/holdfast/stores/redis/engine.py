@@ -17,8 +17,7 @@ Names: the lock is `<prefix><name>`; besides it there are `<namespace>:fence` (o
 `<namespace>:audit` (a stream), and while a caller waits `<namespace>:ears:{<lock>}` (who is woken next, see
 `waiter`), a channel `<namespace>:ear:<id>` for each waiter, and for fair locks `<namespace>:queue:{<lock>}` and
 `<namespace>:tickets:{<lock>}`. Lock names contain no braces, so the braces here put what belongs to a lock into its own
-hash slot: nothing has to be renamed for a cluster. (There, waiters would have to listen at the node of the lock, for a
-release counts the listeners of its own node.)
+hash slot: nothing has to be renamed for a cluster (`cluster_store`), where each slot has a fence counter of its own.
 """
 
 from __future__ import annotations

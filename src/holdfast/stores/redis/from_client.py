@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast.errors import BadInput
+from holdfast.stores.redis.cluster_store import ClusterEngine
 from holdfast.stores.redis.engine import RedisEngine
 from holdfast.stores.redis.sentinel import PrimarySource
 from holdfast.stores.redis.url import RedisAddress, SentinelAddress
@@ -24,11 +25,11 @@ _OCSP: Final = ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled", "ssl_ocsp_cont
 _FIX: Final = "give a URL, or a client without it"
 
 
-def engine_of(client: object) -> RedisEngine:
+def engine_of(client: object) -> RedisEngine | ClusterEngine:
     """An engine for the server of a client of redis-py, blocking or asyncio."""
     pool: Any = getattr(client, "connection_pool", None)
     if hasattr(client, "nodes_manager"):
-        raise BadInput("client", f"{type(client).__name__} is a client of a cluster", "give a redis+cluster:// URL")
+        return _cluster(client)
     settings = getattr(pool, "connection_kwargs", None)
     if not isinstance(settings, Mapping):
         raise BadInput("client", f"{type(client).__name__} has no connection pool", "give a redis.Redis")
@@ -45,8 +46,24 @@ def engine_of(client: object) -> RedisEngine:
     return RedisEngine(primary, PrimarySource(SentinelAddress(sentinels, primary)))
 
 
-def _address(settings: Mapping[str, Any], kind: type, service: str = "") -> RedisAddress:
-    if kind.__module__.partition(".")[0] != "redis":
+def _cluster(client: Any) -> ClusterEngine:
+    manager = client.nodes_manager
+    settings: dict[str, Any] = dict(getattr(manager, "connection_kwargs", None) or client.connection_kwargs)
+    if getattr(manager, "address_remap", None) is not None:
+        raise BadInput("client", "has an address_remap", _FIX)
+    if getattr(client, "user_on_connect_func", None) is None:
+        settings.pop("redis_connect_func", None)  # the client's own
+    kind = settings.get("connection_class")
+    secure = bool(settings.get("ssl")) or (kind is not None and "SSL" in kind.__name__)
+    nodes = manager.startup_nodes.values()
+    seeds = [_address({**settings, "host": each.host, "port": each.port}, kind, secure=secure) for each in nodes]
+    return ClusterEngine(seeds)
+
+
+def _address(
+    settings: Mapping[str, Any], kind: type | None, service: str = "", *, secure: bool = False
+) -> RedisAddress:
+    if kind is not None and kind.__module__.partition(".")[0] != "redis":
         raise BadInput("client", f"has connections of its own kind ({kind.__name__})", _FIX)
     if settings.get("redis_connect_func") is not None:
         raise BadInput("client", "has a redis_connect_func", _FIX)
@@ -61,7 +78,7 @@ def _address(settings: Mapping[str, Any], kind: type, service: str = "") -> Redi
         db=int(settings.get("db") or 0),
         username=settings.get("username") or None,
         password=settings.get("password"),
-        tls=_tls(settings) if "SSL" in kind.__name__ else None,
+        tls=_tls(settings) if secure or (kind is not None and "SSL" in kind.__name__) else None,
         prefix="",
         namespace="holdfast",
         service=service,

@@ -233,7 +233,7 @@ def refusal(error: ReplyError, address: RedisAddress, key: str | None = None) ->
     if "DB index" in text or "SELECT is not allowed" in text:
         return Misconfigured(f"{where} has no database {address.db}; url db: use one that exists, 0 always does")
     if code in ("MOVED", "ASK", "CROSSSLOT"):
-        return Misconfigured(f"{where} is part of a cluster; url: name a server that is alone")
+        return Misconfigured(f"{where} is part of a cluster; url: write redis+cluster:// instead")
     if "max number of clients" in text or "Script killed" in text:
         return Unavailable(f"{where} cannot serve now: {text}")
     return Misconfigured(f"{where} refused the request: {text}")

@@ -50,7 +50,7 @@ from holdfast.stores.redis.protocol import (
 )
 from holdfast.stores.redis.url import RedisAddress, ServerSource
 from holdfast.stores.redis.waiter import AHEAD_US, QUEUE_TTL_NS, RedisHintQueue
-from holdfast.stores.waiter import QueuedWatch, WakeupSubscriber
+from holdfast.stores.waiter import QueuedWatch, WakeupSubscriber, WakeupSubscription
 from holdfast.types import MS, NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
 
 CAPABILITIES: Final = Capabilities(
@@ -64,9 +64,18 @@ _SCAN_COUNT = 1000
 
 ACQUIRE, _ACQUIRE_FAIR = RedisScript("acquire", "fence"), RedisScript("acquire_fair", "fence")
 _ACQUIRE_RAISED = RedisScript("acquire_raised")
-_RENEW, RELEASE, _LEAVE = RedisScript("renew"), RedisScript("release"), RedisScript("leave")
-_INSPECT, _FORCE = RedisScript("inspect"), RedisScript("force_release", "fence")
+RENEW, RELEASE, _LEAVE = RedisScript("renew"), RedisScript("release"), RedisScript("leave")
+INSPECT, _FORCE = RedisScript("inspect"), RedisScript("force_release", "fence")
 _ALL_RENEWED = b"1" * KEYS_A_CALL
+
+
+def renewed(reply: Reply, size: int) -> list[bool | None] | None:
+    """What a renewal of so many leases answered; None if that cannot be read."""
+    if reply == _ALL_RENEWED[:size]:
+        return [True] * size
+    if not isinstance(reply, bytes) or len(reply) != size or reply.strip(b"01"):
+        return None
+    return [answer == ord("1") for answer in reply]
 
 
 class RedisStore:
@@ -78,12 +87,13 @@ class RedisStore:
         driver: Driver,
         subscriber: WakeupSubscriber,
         source: ServerSource | None = None,
+        commands: CommandRetrier | None = None,
     ) -> None:
         """`source`: where the server is, if that is not fixed."""
         self._address = address
         self._followers: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._driver = driver
-        self._commands = CommandRetrier(driver)
+        self._commands = commands or CommandRetrier(driver)
         self._subscriber = subscriber
         self._prefix = address.prefix
         self._fence_key = f"{address.namespace}:fence"
@@ -107,10 +117,24 @@ class RedisStore:
         """Errors name the new server. The first one that is found is no change."""
         former, self._address = self._address, address
         if former.host:
-            for follower in self._followers:
-                moved = follower()
-                if moved is not None:
-                    moved()
+            self._tell_followers()
+
+    def _tell_followers(self) -> None:
+        for follower in self._followers:
+            moved = follower()
+            if moved is not None:
+                moved()
+
+    def _fence(self, lock: str) -> str:
+        """The counter that a lock's fences come from."""
+        return self._fence_key
+
+    def _audit(self, lock: str) -> str:
+        """The stream that records what operators did to a lock."""
+        return self._audit_key
+
+    async def _listen(self, lock: str, timeout_ns: int) -> WakeupSubscription:
+        return await self._subscriber.open(timeout_ns)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -126,7 +150,7 @@ class RedisStore:
         lock, head = self._lock(ask.key), self._head(ask)
         watch = self._watches.get(lock)
         if ask.floor:
-            least = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns), str(ask.floor))
+            least = (lock, self._fence(lock), head, ask.token, milliseconds(ask.ttl_ns), str(ask.floor))
             reply = await self._grant(_ACQUIRE_RAISED, 2, least, deadline)
         elif watch is None and ask.ticket is None:
             reply = await self._grant(ACQUIRE, 2, self._acquire_words(ask, head), deadline)
@@ -145,7 +169,8 @@ class RedisStore:
         return head
 
     def _acquire_words(self, ask: AcquireRequest, head: str) -> tuple[Word, ...]:
-        return (self._lock(ask.key), self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
+        lock = self._lock(ask.key)
+        return (lock, self._fence(lock), head, ask.token, milliseconds(ask.ttl_ns))
 
     async def _ask_queued(
         self, ask: AcquireRequest, lock: str, head: str, watch: QueuedWatch | None, deadline: int
@@ -153,7 +178,7 @@ class RedisStore:
         """Ask with a ticket, a subscription, or both. If the key is taken, the same step queues the subscription."""
         if watch is not None and not watch.may_ask:
             watch = None
-        keys: tuple[Word, ...] = (lock, self._fence_key)
+        keys: tuple[Word, ...] = (lock, self._fence(lock))
         words: tuple[Word, ...] = (head, ask.token, milliseconds(ask.ttl_ns))
         if ask.ticket is not None:
             keys += (*self._queue(lock), self._hint_queue(lock))
@@ -230,7 +255,7 @@ class RedisStore:
         if not chunks:
             return []
         calls = [self._renewal_words(chunk) for chunk in chunks]
-        packed = b"".join([_RENEW.by_hash(len(chunk), call) for chunk, call in zip(chunks, calls, strict=True)])
+        packed = b"".join([RENEW.by_hash(len(chunk), call) for chunk, call in zip(chunks, calls, strict=True)])
         replies = await self._commands.call_all(packed, len(chunks), deadline)
         if is_demoted(replies[0]):
             await self._driver.distrust()
@@ -260,7 +285,7 @@ class RedisStore:
     ) -> Sequence[bool | None]:
         size, reply = len(chunk), first
         if is_noscript(reply):
-            reply = await self._commands.run(_RENEW, size, call, deadline)
+            reply = await self._commands.run(RENEW, size, call, deadline)
         if forbids_scripts(reply):
             return await self._renew_by_compare(size, call, reply, deadline)
         if isinstance(reply, ReplyError):
@@ -325,7 +350,7 @@ class RedisStore:
         """See `ports.Store.inspect`. Waiters: the tickets, or the queued subscriptions, whichever is more."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
-        reply = await self._commands.run(_INSPECT, 3, self._inspection([lock]), deadline)
+        reply = await self._commands.run(INSPECT, 3, self._inspection([lock]), deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
         match reply:
@@ -368,7 +393,7 @@ class RedisStore:
                 return heapq.nsmallest(max(0, limit), found.values(), key=lambda each: each.key)
 
     async def _read(self, locks: list[str], deadline: int) -> dict[str, Holding]:
-        reply = await self._commands.run(_INSPECT, 3 * len(locks), self._inspection(locks), deadline)
+        reply = await self._commands.run(INSPECT, 3 * len(locks), self._inspection(locks), deadline)
         if isinstance(reply, ReplyError):
             if str(reply).startswith("HFTYPE"):
                 return {}  # the only one asked for became something else since the scan
@@ -388,7 +413,7 @@ class RedisStore:
         """See `ports.Store.force_release`. Never asked twice: that would write a second, or an empty, audit record."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
-        words = (lock, self._fence_key, self._audit_key, self._hint_queue(lock), key, actor, reason, str(AUDIT_MAX))
+        words = (lock, self._fence(lock), self._audit(lock), self._hint_queue(lock), key, actor, reason, str(AUDIT_MAX))
         reply = await self._commands.run_once(_FORCE, 4, words, deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
@@ -428,7 +453,7 @@ class RedisStore:
         """See `ports.Store.watch`. The next ask for the key queues the waiter; if it does not, its wait does."""
         lock = self._lock(key)
         queue = RedisHintQueue(self._commands, lock, self._hint_queue(lock))
-        watch = QueuedWatch(queue, await self._subscriber.open(timeout_ns), lock, self._forget)
+        watch = QueuedWatch(queue, await self._listen(lock, timeout_ns), lock, self._forget)
         try:
             self._watches[lock] = watch
             return watch  # noqa: TRY300 - until it is returned it can be interrupted

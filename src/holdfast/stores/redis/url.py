@@ -5,6 +5,8 @@
     unix:///path/to.sock?db=0                       redis+unix:// is the same
     redis+sentinel://[user:password@]host[:port],host[:port]/name[/db]      the primary that these Sentinels name
     rediss+sentinel://…                             with TLS to both
+    redis+cluster://[user:password@]host[:port],host[:port]                 the cluster that these nodes belong to
+    rediss+cluster://…                              with TLS to all nodes
 
 Options: `prefix` goes before every lock name (none by default: the Redis key *is* the lock name), `namespace` begins
 the names of what the store keeps besides locks (default `holdfast`), `db`, and for TLS `ssl_ca_certs`, `ssl_certfile`,
@@ -202,6 +204,24 @@ def parse_sentinel_url(url: str) -> SentinelAddress:
     if len(set(map(str, sentinels))) != len(sentinels):
         raise BadInput("url host", "a Sentinel is named twice", "name each one once")
     return SentinelAddress(sentinels, replace(primary, host="", port=0, service=service))
+
+
+def parse_cluster_url(url: str) -> tuple[RedisAddress, ...]:
+    """Understand a URL that names nodes of a cluster, or raise `BadInput` that names the part and the fix."""
+    scheme, _, rest = url.partition("://")
+    head, _, query = rest.partition("?")
+    servers, _, path = head.partition("/")
+    user, at, hosts = servers.rpartition("@")
+    names = hosts.split(",")
+    if not all(names):
+        raise BadInput("url host", "a node has no name", "write redis+cluster://host:6379,host:6379")
+    base = scheme.lower().partition("+")[0]
+    seeds = tuple(parse_redis_url(f"{base}://{user}{at}{each}/{path}?{query}") for each in names)
+    if seeds[0].db:
+        raise BadInput("url db", "a cluster has database 0 only", "leave it out")
+    if len(set(map(str, seeds))) != len(seeds):
+        raise BadInput("url host", "a node is named twice", "name each one once")
+    return seeds
 
 
 def _has_port(host: str) -> bool:
