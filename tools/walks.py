@@ -213,6 +213,17 @@ def shown(walks: Mapping[str, Walk]) -> dict[str, Walk]:
     return {**walks, "run": run._replace(always=rest, sometimes=run.sometimes.union(run.always).difference(rest))}
 
 
+def joined(first: Mapping[str, Walk], second: Mapping[str, Walk]) -> dict[str, Walk]:
+    """The walks of all recordings together, of two runs."""
+    found: dict[str, Walk] = {}
+    for name, one in first.items():
+        other = second[name]
+        always = tuple(each for each in one.always if each in other.always)
+        either = {*one.always, *other.always, *one.sometimes, *other.sometimes}
+        found[name] = Walk(always, frozenset(either.difference(always)), min(one.calls, other.calls, key=len))
+    return found
+
+
 def in_page(text: str) -> dict[str, dict[str, str]]:
     """The walks of the page: what it says about each file."""
     found = {each["name"]: each["lines"].splitlines() for each in _LIST.finditer(text)}

@@ -57,7 +57,7 @@ PUT_IN: dict[str, set[str]] = {
         "self._synchronous",
         "'OFF' if self._writes else 'ON'",
     },  # words that were checked
-    "stores/sqlite/connection.py": {"self._synchronous"},
+    "stores/sqlite/connection.py": {"self.synchronous"},
 }
 
 RUNS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "pickle.loads", "pickle.load"}

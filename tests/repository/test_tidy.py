@@ -16,6 +16,15 @@ FUNCTION_LINES_MAX = 70
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "base"}
 REASON_CHARS_MIN = 6
 
+# Public names that several classes have on purpose, and why.
+SHARED_NAMES: dict[str, str] = {
+    "Check": "one in the test kit for stores, one in that for guards",
+    "Finding": "one of the diagnosis of a store, one of a runbook",
+    "GuardedTable": "one for each database, imported from its module",
+    "Lost": "the loss of a lease; in tests, the loss of a request",
+    "Report": "one in each test kit, one of the installation of guards",
+}
+
 THIS_FILE = Path(__file__).resolve()
 
 # Tests wait for conditions. The few that must let real time pass say here why.
@@ -64,6 +73,19 @@ def test_functions_fit_on_a_screen() -> None:
 
 def test_files_are_named_after_a_noun_that_says_something() -> None:
     wrong = [shown(path) for path in python_files() if EMPTY_NAMES & {path.stem, path.parent.name}]
+    assert not wrong, listed(wrong)
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    """Except twins (a class of `aio`, and its blocking counterpart) and what is private to the engine of one store."""
+    found: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in SHARED_NAMES:
+                found.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    for name, paths in found.items():
+        found[name] = [path for path in paths if "aio" not in path.split("/") and not path.startswith("stores/")]
+    wrong = [f"{name}: {', '.join(paths)}" for name, paths in found.items() if len(paths) > 1]
     assert not wrong, listed(wrong)
 
 

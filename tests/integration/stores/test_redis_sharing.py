@@ -15,7 +15,7 @@ from holdfast.errors import Unavailable
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis.engine import open_engine
 from holdfast.stores.redis.store import RedisStore
-from holdfast.stores.redis.sync_driver import ConnectionPool
+from holdfast.stores.redis.sync_driver import RedisConnectionPool
 from holdfast.stores.redis.sync_subscriber import SyncSubscriber
 from holdfast.stores.redis.url import parse_redis_url
 from holdfast.types import MS, NS, Busy
@@ -86,7 +86,7 @@ def test_thirty_two_threads_on_one_key_are_never_inside_together(redis_url: str)
 
 def test_more_callers_than_connections_wait_their_turn(redis_server: RedisServer, redis_url: str) -> None:
     address = parse_redis_url(redis_url)
-    pool = ConnectionPool(address, most=3)
+    pool = RedisConnectionPool(address, most=3)
     store = RedisStore(address, pool, SyncSubscriber(address))
 
     def work(n: int) -> None:
@@ -100,7 +100,7 @@ def test_more_callers_than_connections_wait_their_turn(redis_server: RedisServer
 
 
 def test_no_free_connection_within_the_time_is_unavailable(redis_url: str) -> None:
-    pool = ConnectionPool(parse_redis_url(redis_url), most=1)
+    pool = RedisConnectionPool(parse_redis_url(redis_url), most=1)
     connection = pool.take(pool.deadline(SOON))
     with pytest.raises(Unavailable, match="all 1 connections were busy"):
         pool.take(pool.deadline(20 * MS))
@@ -125,7 +125,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced_before_it_is
 def test_an_interrupted_call_does_not_leave_its_answer_to_the_next(redis_url: str) -> None:
     engine = open_engine(redis_url)
     address = parse_redis_url(redis_url)
-    pool = ConnectionPool(address, most=1)
+    pool = RedisConnectionPool(address, most=1)
     store = RedisStore(address, pool, SyncSubscriber(address))
     run_now(store.ping(SOON))
     connection = pool.take(pool.deadline(SOON))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.stores.quorum.fan_out import ThreadRunner
-from holdfast.stores.redis.sync_driver import ConnectionPool
+from holdfast.stores.redis.sync_driver import RedisConnectionPool
 from holdfast.stores.redis.sync_subscriber import SyncSubscriber
 from holdfast.stores.redis.url import parse_redis_url
 from holdfast.stores.sqlite.notify import ThreadListeners
@@ -29,7 +29,7 @@ class Inherited:
 
 Case = tuple[Callable[[], Any], str, Callable[[Any], object]]
 CASES: dict[str, Case] = {
-    "pool": (lambda: ConnectionPool(ADDRESS), "_idle", lambda pool: pool.close_idle()),
+    "pool": (lambda: RedisConnectionPool(ADDRESS), "_idle", lambda pool: pool.close_idle()),
     "subscriber": (lambda: SyncSubscriber(ADDRESS), "_idle", lambda subscriber: subscriber.close_idle()),
     "listeners": (ThreadListeners, "_idle", lambda listeners: listeners.close()),
     "runner": (lambda: ThreadRunner(["1 of 3"]), "_nodes", lambda runner: runner._present()),

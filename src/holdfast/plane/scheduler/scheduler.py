@@ -309,7 +309,7 @@ class Scheduler:
         def decide(fence: CarriedFence, job: Job) -> Writing | None:
             if standing_of_end(_attempt(job), _word(said)) is not ReportStanding.CURRENT:
                 return None
-            backoff_ns = self._backoff_ns(job, ended, postponed, chance)
+            backoff_ns = 0 if ended.ok else self._backoff_ns(job, ended, postponed, chance)
             look = facts_of(job)
             meaning = after_attempt(look, ended, now_ns=now_ns, backoff_ns=backoff_ns, postponed=postponed)
             writing = self._after(job, meaning, said, fence, now_ns)

@@ -35,14 +35,13 @@ import asyncio
 import logging
 from typing import Final, NamedTuple, Protocol
 
-from holdfast.core.lease.fencing import accepts, apart
+from holdfast.core.lease.fencing import accepts
 from holdfast.errors import BackendError, Timeout
 from holdfast.flows.log import say
 from holdfast.plane.bus.delivery_rules import lost_runs
 from holdfast.plane.db.ports import Database, Row
 from holdfast.plane.db.statements import sql
 from holdfast.plane.model.job_states import WITH_WORKERS, JobState
-from holdfast.plane.model.messages import Assignment
 from holdfast.types import MS, NS
 
 HEARTBEAT: Final = 5.0
@@ -120,11 +119,6 @@ class StalenessCheck(Protocol):
     async def returned(self, name: tuple[str, int, int], now_ns: int) -> None:
         """Note that a run that had begun was returned by a living worker."""
         ...
-
-
-def waited(assignment: Assignment, fence: int) -> bool:
-    """Whether an attempt has waited for its lease, by the clock of the lease store. `fence`: of that lease."""
-    return assignment.fence is not None and apart(assignment.fence, fence, LATE_NS)
 
 
 async def report_returned(staleness: StalenessCheck, name: tuple[str, int, int], now_ns: int) -> None:

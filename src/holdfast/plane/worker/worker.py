@@ -50,6 +50,7 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.histogram import Distribution
+from holdfast.core.lease.fencing import apart
 from holdfast.core.ports import Clock, Entropy, SharesTransactions
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, Timeout
@@ -74,6 +75,7 @@ from holdfast.plane.model.records import (
     check_name,
     check_whole,
 )
+from holdfast.plane.worker.attempt_leases import AttemptLeases, lease_family
 from holdfast.plane.worker.context import AnyContext, BlockingContext, Context
 from holdfast.plane.worker.executor import (
     Ended,
@@ -85,8 +87,7 @@ from holdfast.plane.worker.executor import (
     StallTimer,
     Unfinished,
 )
-from holdfast.plane.worker.lease_batcher import LeaseBatcher, lease_family
-from holdfast.plane.worker.staleness import LATE_NS, Staleness, StalenessCheck, report_returned, waited
+from holdfast.plane.worker.staleness import LATE_NS, Staleness, StalenessCheck, report_returned
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.types import MS, NS, Duration, Instant, duration_ns, elapsed_ns
 
@@ -453,10 +454,10 @@ class _Shared:
     brief: set[str] = field(default_factory=set)  # topics whose last attempt was brief
     model: Lock[Lease] | None = None  # of an attempt without a time limit
     progress: ProgressReporter | None = None
-    leases: LeaseBatcher = field(init=False)
+    leases: AttemptLeases = field(init=False)
 
     def __post_init__(self) -> None:
-        self.leases = LeaseBatcher(self.locks, self.family, claims=self.claim_leases)
+        self.leases = AttemptLeases(self.locks, self.family, claims=self.claim_leases)
 
     def learn(self, topic: str, took_ns: int) -> None:
         """Expect the next attempt of a topic to take as long as this one."""
@@ -757,7 +758,7 @@ class Attempt:
             found = await self._check(lease.fence, taken.wall)
             if not found.wanted:
                 shared.statistics.outdated += 1
-            elif (letter := given_up(found.lost)) is not None:
+            elif found.lost and (letter := given_up(found.lost)) is not None:
                 await self._give_up(lease, letter)
             else:
                 await self._run_under(lease)
@@ -794,7 +795,7 @@ class Attempt:
     async def _check(self, fence: int, now_ns: int) -> Staleness:
         """Whether the message is stale. Checked under the lease: earlier runs have reported their results by now."""
         shared = self._shared
-        if shared.staleness is None or not (self._may_be_over or waited(self.assignment, fence)):
+        if shared.staleness is None or not (self._may_be_over or self._has_waited(fence)):
             return _CURRENT
         try:
             found = await shared.staleness.check(self.assignment.name, fence, now_ns, self.assignment.fence)
@@ -805,6 +806,11 @@ class Attempt:
         if found.wanted and found.silent_since_ns is not None:
             shared.statistics.taken_over.observe(now_ns - found.silent_since_ns)
         return found
+
+    def _has_waited(self, fence: int) -> bool:
+        """Whether it has waited for its lease, by the clock of the lease store. `fence`: of that lease."""
+        sent = self.assignment.fence
+        return sent is not None and apart(sent, fence, LATE_NS)
 
     async def _give_up(self, lease: Lease, letter: DeadLetterDecision) -> None:
         say(_log, logging.ERROR, "an attempt has failed for good", job=self.assignment.job, reason=letter.reason)

@@ -28,7 +28,7 @@ from holdfast.stores.redis.lock_value import audit_record, glob_escaped, holding
 from holdfast.stores.redis.protocol import Reply, ReplyError, garbled, pack, refusal
 from holdfast.stores.redis.slots import slot_of, tag_of
 from holdfast.stores.redis.store import ACQUIRE, INSPECT, RELEASE, RENEW, ManyRedisStore, renewed
-from holdfast.stores.redis.sync_driver import ConnectionPool
+from holdfast.stores.redis.sync_driver import RedisConnectionPool
 from holdfast.stores.redis.sync_subscriber import SyncSubscriber
 from holdfast.stores.redis.url import RedisAddress, parse_cluster_url
 from holdfast.stores.waiter import WakeupSubscriber, WakeupSubscription
@@ -261,7 +261,7 @@ class ThreadClusterColor:
 
     def driver(self, address: RedisAddress) -> Driver:
         """See `ClusterColor`."""
-        return ConnectionPool(address)
+        return RedisConnectionPool(address)
 
     def subscriber(self, address: RedisAddress) -> WakeupSubscriber:
         """See `ClusterColor`."""

@@ -27,7 +27,7 @@ from holdfast.stores.redis.asyncio_driver import Mux
 from holdfast.stores.redis.asyncio_subscriber import AsyncioSubscriber
 from holdfast.stores.redis.sentinel import PrimarySource
 from holdfast.stores.redis.store import CAPABILITIES, ManyRedisStore, RedisStore
-from holdfast.stores.redis.sync_driver import ConnectionPool
+from holdfast.stores.redis.sync_driver import RedisConnectionPool
 from holdfast.stores.redis.sync_subscriber import SyncSubscriber
 from holdfast.stores.redis.url import (
     SENTINEL_SCHEMES,
@@ -47,7 +47,7 @@ class RedisEngine:
         """`source`: where the server is, if that is not fixed."""
         self._address = address
         self._source = source or address
-        self._pool = ConnectionPool(self._source, shown=address)
+        self._pool = RedisConnectionPool(self._source, shown=address)
         self._subscriber = SyncSubscriber(address, source)
         self._blocking = ManyRedisStore(address, self._pool, self._subscriber, source)
 

@@ -22,8 +22,7 @@ from typing import Any
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import Timeout, Unavailable
-from holdfast.runtime.connection_pool import ConnectionPool as Pool
-from holdfast.runtime.connection_pool import PoolSlot
+from holdfast.runtime.connection_pool import ConnectionPool, PoolSlot
 from holdfast.stores.redis.protocol import (
     ConnectionBroken,
     ProtocolError,
@@ -184,7 +183,7 @@ class Connection:
             lost.close()
 
 
-class ConnectionPool(Pool[Connection]):
+class RedisConnectionPool(ConnectionPool[Connection]):
     """The connections of one engine in one process. Calls may come from any thread."""
 
     def __init__(

@@ -55,7 +55,7 @@ class SqliteFile:
             )
         self.path = str(Path(path).absolute())
         self.shared = is_shared(self.path)
-        self._synchronous = synchronous
+        self.synchronous = synchronous
         self._busy_timeout_ns = busy_timeout_ns
         self._mutex = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -94,11 +94,6 @@ class SqliteFile:
                 raise FileBusy(f"{self.path} is locked by another writer; nothing was changed")
             time.sleep(min(pause, deadline - now) / NS)
             pause = min(2 * pause, _PAUSE_MAX_NS)
-
-    @property
-    def synchronous(self) -> str:
-        """How safe its commits are asked to be."""
-        return self._synchronous
 
     def close(self) -> None:
         """Close the connection. The next `run` opens another."""
@@ -162,7 +157,7 @@ class SqliteFile:
         # here: a power failure ends every holder on this machine as well, so a lost grant has no holder, a lost
         # release expires, and the fence does not go back because its floor is the wall clock. FULL costs an fsync per
         # commit, and is for those whose wall clock may go back over the power failure.
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         # The journals that statements need to undo themselves stay off the disk.
         connection.execute("PRAGMA temp_store = MEMORY")
         schema.ensure(connection, self.path)

@@ -173,17 +173,15 @@ class LeaseTable:
             parameters |= _expiry(now, keep_ns)
             kept = self.file.run(lambda connection: _done(connection, _KEEP, parameters), timeout_ns)
             return bool(kept), addresses_of(kept[0][0]) if kept else []
-        return self.given_back(
-            self.file.run(lambda connection: _done(connection, RELEASE, parameters), timeout_ns), now
-        )
+        return self.released(self.file.run(lambda connection: _done(connection, RELEASE, parameters), timeout_ns), now)
 
-    def given_back(self, rows: Sequence[Any], now: Instant) -> tuple[bool, list[str]]:
-        """What `RELEASE` has found: whether it was ours, and whom to wake."""
+    def released(self, rows: Sequence[Any], now: Instant) -> tuple[bool, list[str]]:
+        """The result of `RELEASE`: whether it was ours, and the addresses of waiters to notify."""
         if not rows:
             return False, []
         clock, expires_ns, expires_wall_ns, addresses = rows[0]
         ours = self.judge.left_ns((clock, "", expires_ns, expires_wall_ns), now) > 0
-        return ours, addresses_of(addresses)
+        return ours, addresses_of(addresses) if addresses else []
 
     def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> tuple[AuditRecord | None, list[str]]:
         """Break a lease, raise the fence, leave a record. Returns the record, and whom to wake."""

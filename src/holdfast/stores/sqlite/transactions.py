@@ -118,7 +118,7 @@ class LeaseBatch:
         def step(connection: sqlite3.Connection) -> list[tuple[bool, list[str]]]:
             now, host = leases.judge.now(), leases.judge.host
             batch = (release_parameters(grant.key, grant.token, now, host) for grant in grants)
-            return [leases.given_back(connection.execute(RELEASE, each).fetchall(), now) for each in batch]
+            return [leases.released(connection.execute(RELEASE, each).fetchall(), now) for each in batch]
 
         return self._told(step)
 

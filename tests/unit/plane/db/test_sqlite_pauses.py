@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.plane.db.sqlite.connection import FileBusy
-from holdfast.plane.db.sqlite.writer import Counts, Pauses, pause_ns
+from holdfast.plane.db.sqlite.connection import WriteLockBusy
+from holdfast.plane.db.sqlite.threads import Counts, Pauses, pause_ns
 from holdfast.types import MS, NS, Instant
 
 
@@ -44,7 +44,7 @@ def sleeper(monkeypatch: pytest.MonkeyPatch) -> Sleeper:
 def free_after(sleeper: Sleeper, ns: int) -> Callable[[], sqlite3.Connection]:
     def attempt() -> sqlite3.Connection:
         if sleeper.ns <= ns:
-            raise FileBusy
+            raise WriteLockBusy
         return sqlite3.connect(":memory:")
 
     return attempt

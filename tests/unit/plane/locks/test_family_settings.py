@@ -25,7 +25,7 @@ from holdfast.plane.settings.lock_times import FAMILY_KEYS, families_in_effect, 
 from holdfast.plane.settings.sections import ApprovalSettings, EngineSettings
 from holdfast.plane.settings.settings import KEYS, SchedulerSettings, Settings, WorkerSettings
 from holdfast.plane.settings.sources import BadSettings, load
-from holdfast.plane.worker.lease_batcher import lease_family
+from holdfast.plane.worker.attempt_leases import lease_family
 from holdfast.plane.workflows.core.run import CheckRun
 from holdfast.types import NS, LossReason
 from support.fixtures.databases import until

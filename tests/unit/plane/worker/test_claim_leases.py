@@ -20,7 +20,7 @@ from holdfast.plane.db.ports import Consumption, Tx
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model.messages import WORKERS, work_subject
-from holdfast.plane.worker.claim_leases import ClaimedLeases
+from holdfast.plane.worker.attempt_leases import ClaimedLeases
 from holdfast.testing import faults
 from support.fixtures.databases import until
 from support.fixtures.workers import Gate, WorkerStage

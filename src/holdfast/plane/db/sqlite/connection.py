@@ -47,7 +47,7 @@ _WRONG_VALUE: Final = {
 }
 
 
-class FileBusy(Exception):
+class WriteLockBusy(Exception):
     """Another connection has a lock that is needed. Nothing was done; it may be tried again."""
 
 
@@ -106,13 +106,13 @@ class SqliteConnection:
         self._open: sqlite3.Connection | None = None
 
     def begin(self) -> sqlite3.Connection:
-        """Begin a transaction: with the write lock, or reading. Raises `FileBusy`, or an error of the port."""
+        """Begin a transaction: with the write lock, or reading. Raises `WriteLockBusy`, or an error of the port."""
         try:
             connection = self._ready()
             connection.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
         except sqlite3.Error as error:
             if is_busy(error):
-                raise FileBusy from error
+                raise WriteLockBusy from error
             self.close()
             raise before_commit(error, self.path) from error
         return connection
@@ -270,7 +270,7 @@ class SqliteTx:
         if isinstance(error, UnicodeError):
             found: Exception = BadInput("parameters", "contain half a surrogate pair", "remove it")
         else:
-            found = FileBusy() if is_busy(error) else before_commit(error, self._path, reads=self._reads)
+            found = WriteLockBusy() if is_busy(error) else before_commit(error, self._path, reads=self._reads)
         self._failure = self._failure or found
         return found
 

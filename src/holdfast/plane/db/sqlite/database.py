@@ -15,8 +15,7 @@ Does not promise: use from a second event loop or in a forked child (both are re
 
 | Module | Contains |
 |---|---|
-| `work_queue` | queued work, between the event loop and the threads |
-| `writer`, `fsync_thread` | group commit; durable commits |
+| `threads`, `fsync_thread` | queued work, group commit, readers; durable commits |
 | `connection`, `read_only`, `disk_space` | the file: transactions, read-only databases, a full disk |
 | `notify`, `db.notifier` | notifications between processes, and within one |
 
@@ -43,8 +42,7 @@ from holdfast.plane.db.sqlite.connection import PlaneFile, SqliteConnection, Sql
 from holdfast.plane.db.sqlite.disk_space import check_room, described
 from holdfast.plane.db.sqlite.fsync_thread import POSSIBLE, FsyncThread
 from holdfast.plane.db.sqlite.notify import Poll, SocketListener
-from holdfast.plane.db.sqlite.work_queue import CLOSED, WorkQueue
-from holdfast.plane.db.sqlite.writer import Counts, Reader, Writer
+from holdfast.plane.db.sqlite.threads import CLOSED, Counts, Reader, WorkQueue, Writer
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
 

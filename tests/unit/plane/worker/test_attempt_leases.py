@@ -14,7 +14,7 @@ import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.errors import Unavailable
 from holdfast.plane.locks.registry import WORKER_JOB
-from holdfast.plane.worker.lease_batcher import LeaseBatcher
+from holdfast.plane.worker.attempt_leases import AttemptLeases
 
 pytestmark = pytest.mark.asyncio
 
@@ -47,7 +47,7 @@ class Counted:
 async def test_those_who_come_together_share_a_request_and_each_has_its_own(
     locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batcher, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
+    batcher, counted = AttemptLeases(locks), Counted(locks, monkeypatch)
     busy = await WORKER_JOB.lock(locks, job="3").acquire(1)
     found = await asyncio.gather(*(batcher.acquire(WORKER_JOB.lock(locks, job=str(at))) for at in range(6)))
     assert counted.asked == [5], "one is held in this very process"
@@ -63,7 +63,7 @@ async def test_those_who_come_together_share_a_request_and_each_has_its_own(
 async def test_whoever_is_cancelled_leaves_no_lease_behind(
     locks: Locks, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    batcher, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
+    batcher, counted = AttemptLeases(locks), Counted(locks, monkeypatch)
     counted.go.clear()
     take = batcher._acquire
 
@@ -104,7 +104,7 @@ async def test_whoever_is_cancelled_leaves_no_lease_behind(
 
 
 async def test_trouble_with_the_store_is_told_to_each(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
-    batcher = LeaseBatcher(locks)
+    batcher = AttemptLeases(locks)
 
     async def away(*_: Any) -> Any:
         raise Unavailable("no store")
@@ -125,7 +125,7 @@ async def test_trouble_with_the_store_is_told_to_each(locks: Locks, monkeypatch:
 async def test_a_store_that_answers_for_one_lock_at_a_time_is_asked_so(
     locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batcher, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
+    batcher, counted = AttemptLeases(locks), Counted(locks, monkeypatch)
     monkeypatch.setattr("holdfast.aio.batch.takes_many", lambda _: False)
     found = await asyncio.gather(*(batcher.acquire(WORKER_JOB.lock(locks, job=str(at))) for at in range(3)))
     assert all(each is not None and each.held for each in found)

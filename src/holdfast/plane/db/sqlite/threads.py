@@ -1,38 +1,199 @@
-"""The threads of the plane's SQLite file: one that writes, and a few that read.
+"""The threads of the plane's SQLite file, one that writes and a few that read, and the queue of their work.
 
-Promises of the writer: works that wait together share one transaction and one commit, and with it one `fsync`. Each is
-in a savepoint of its own, so that an error undoes its work alone. No success is reported before the commit. When a
+**The queue** is between the tasks of one event loop and the threads. A work is begun once or not at all: beginning it
+and withdrawing it exclude each other, so a caller can rely on the answer that nothing was written. A work that was
+cancelled, or not begun before its deadline, is never begun. The queue is bounded: when it is full, callers wait for
+room until their deadline. Work that was queued when the queue was closed is still done. The loop is woken once for all
+results of a group.
+
+**The writer.** Works that wait together share one transaction and one commit, and with it one `fsync`. Each is in a
+savepoint of its own, so that an error undoes its work alone. No success is reported before the commit. When a
 transaction falls as a whole and certainly had no effect (a deferred constraint, a full disk), each of its works is run
 again alone, so that every caller gets its own result and none gets another's error. With a syncer, the next transaction
 runs while the last one is synced, and callers that asked for that get their results after the sync. Other callers get
 them immediately; the next sync covers their work too.
 
-Other processes write to the same file: the write lock is asked for again and again, in short pauses drawn by chance, as
-long as a queued caller still waits. The queue is read only after the lock was acquired, so that all work that came
-meanwhile takes part.
+Other processes write to the same file. The writer retries to get the write lock, in short random pauses, as long as a
+queued caller still waits. It reads the queue only after it has the lock, so that all work that was queued meanwhile
+takes part.
 
-Clock: the one that is passed in, for statistics and for the patience of a work that is run again.
+Clock: the one that is passed in, for statistics and for the deadline of a work that is run again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sqlite3
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from holdfast.core.failpoints import reach
 from holdfast.core.ports import Clock, Entropy
-from holdfast.errors import HoldfastError, Timeout, Unavailable
+from holdfast.errors import Closed, HoldfastError, Timeout, Unavailable
 from holdfast.plane.db.notifier import DatabaseNotifier
-from holdfast.plane.db.sqlite.connection import FileBusy, SqliteConnection, SqliteTx
+from holdfast.plane.db.ports import Work
+from holdfast.plane.db.sqlite.connection import SqliteConnection, SqliteTx, WriteLockBusy
 from holdfast.plane.db.sqlite.fsync_thread import FsyncThread
 from holdfast.plane.db.sqlite.notify import HintBroadcaster
-from holdfast.plane.db.sqlite.work_queue import Answer, QueuedWork, WorkQueue
 from holdfast.stores.sqlite.errors import code_of
 from holdfast.types import MS, NS
+
+T = TypeVar("T")
+
+CLOSED: Final = "this database is closed; open it again"
+_ANSWER_LIMIT_NS: Final = 60 * NS  # after which a disk that does not answer is given up
+
+
+class QueuedWork:
+    """One queued work, and the future of the task that waits for it."""
+
+    __slots__ = ("begun", "future", "lasting", "withdrawn", "work")
+
+    def __init__(self, work: Work[Any], future: asyncio.Future[Any], *, lasting: bool) -> None:
+        self.work = work
+        self.future = future
+        self.lasting = lasting  # its caller waits until it is durable
+        self.begun = False
+        self.withdrawn = False
+
+
+class Answer(NamedTuple):
+    """The result of a queued work."""
+
+    entry: QueuedWork
+    result: Any = None
+    error: BaseException | None = None
+
+
+class WorkQueue:
+    """See the module. `ask` and `close` are called on the loop, everything else in the threads."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, room: int, patience_ns: int, limit_ns: int = _ANSWER_LIMIT_NS
+    ) -> None:
+        self._loop = loop
+        self._room = asyncio.Semaphore(room)
+        self._patience_s = patience_ns / NS
+        self._limit_s = limit_ns / NS
+        self._waiting: deque[QueuedWork] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def ask(self, work: Work[T], *, lasting: bool = True) -> T:
+        """Queue a work, and wait for its result; `lasting`: until it is durable, where that comes later."""
+        end = self._loop.time() + self._patience_s
+        await self._enter()
+        try:
+            entry = QueuedWork(work, self._loop.create_future(), lasting=lasting)
+            with self._changed:
+                if self._closed:
+                    raise Closed(CLOSED)
+                self._waiting.append(entry)
+                self._changed.notify()
+            timer = self._loop.call_at(end, self._deadline_passed, entry)
+            try:
+                result: T = await entry.future
+            except asyncio.CancelledError:
+                self._withdraw(entry)
+                raise
+            finally:
+                timer.cancel()
+            return result
+        finally:
+            self._room.release()
+
+    async def _enter(self) -> None:
+        if not self._room.locked():
+            await self._room.acquire()  # does not suspend
+            return
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._room.acquire()
+        except TimeoutError:
+            raise Unavailable("too many requests are queued; nothing was changed") from None
+
+    def _deadline_passed(self, entry: QueuedWork) -> None:
+        if entry.future.done():
+            return
+        if self._withdraw(entry):
+            entry.future.set_exception(
+                Unavailable(
+                    f"waited for {self._patience_s:g} s: another process holds the write lock of the file, or the "
+                    "queue is too long; nothing was changed"
+                )
+            )
+        else:
+            self._loop.call_later(self._limit_s, _no_answer, entry)
+
+    def _withdraw(self, entry: QueuedWork) -> bool:
+        """Withdraw a work. False: it has begun."""
+        with self._changed:
+            if entry.begun:
+                return False
+            entry.withdrawn = True
+            # From the middle of a long queue this is slow, and rare: it needs a cancellation or an overload.
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(entry)
+            return True
+
+    def close(self) -> None:
+        """Accept no more work. The threads end when the queue is empty."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # For the threads.
+
+    def wait(self) -> bool:
+        """Block until work is queued. False: the queue is empty and closed."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            return bool(self._waiting)
+
+    def begin(self, most: int) -> list[QueuedWork]:
+        """Take works from the head of the queue. From here on they are done, even if their tasks are cancelled."""
+        with self._changed:
+            entries = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            for entry in entries:
+                entry.begun = True
+            return entries
+
+    def answer(self, answers: Sequence[Answer], also: Callable[[], None] | None = None) -> None:
+        """Pass the results to the tasks, and call `also` on the loop."""
+        self.call(_deliver, answers, also)
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function on the loop. If the loop is closed, no caller waits any more."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+
+def _deliver(answers: Sequence[Answer], also: Callable[[], None] | None) -> None:
+    for entry, result, error in answers:
+        if entry.future.done():
+            continue
+        if error is None:
+            entry.future.set_result(result)
+        else:
+            entry.future.set_exception(error)
+    if also is not None:
+        also()
+
+
+def _no_answer(entry: QueuedWork) -> None:
+    if not entry.future.done():
+        entry.future.set_exception(Timeout("the file did not answer in time; the change may take effect yet"))
+
 
 _PAUSE_MIN_NS: Final = 100_000  # about the length of a commit without `fsync`
 _PAUSE_MAX_NS: Final = 5 * MS
@@ -69,7 +230,7 @@ class Pauses:
         while True:  # ends with a connection, an error, or without callers
             try:
                 connection = attempt()
-            except FileBusy:
+            except WriteLockBusy:
                 now = self._clock.now().mono
                 began = began or now
                 waited = now - began
@@ -315,7 +476,7 @@ def _call(calls: Sequence[Callable[[], None]]) -> None:
 def _by_itself(tx: SqliteTx, entry: QueuedWork) -> Answer:
     try:
         return Answer(entry, tx.run(entry.work))
-    except FileBusy:
+    except WriteLockBusy:
         raise
     except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
         return Answer(entry, error=error)
