@@ -106,7 +106,7 @@ def test_a_binary_name_is_refused(shell: Shell) -> None:
     [
         ("leases.db", Exit.USAGE, "has no scheme"),
         ("reddis://h", Exit.USAGE, "did you mean redis://"),
-        ("etcd://h", Exit.USAGE, "not built yet"),
+        ("mongodb://h", Exit.USAGE, "is not a store"),
         ("sqlite:///no/such/directory/leases.db", Exit.CONFIG, "does not exist"),
         ("sqlite:///", Exit.USAGE, "file name"),
     ],

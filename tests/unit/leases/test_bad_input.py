@@ -225,7 +225,7 @@ async def test_a_policy_switch_is_checked_before_it_is_made(stage: Stage) -> Non
 CONNECTIONS: list[tuple[str, Any]] = [
     ("url", "memory"),
     ("url", "nosuch://host"),
-    ("url", "etcd://host"),
+    ("url", "mongodb://host"),
     ("url", 5),
     ("service", "with space"),
     ("service", 5),
