@@ -24,6 +24,8 @@ CLOCK: Final[Clock] = SystemClock()
 SCHEMES: Final = (
     b"redis",
     b"rediss",
+    b"etcd",
+    b"etcds",
     b"unix",
     b"sqlite",
     b"memory",

@@ -9,6 +9,7 @@ from support.cli.sessions import Shell
 
 SECRET = "S3cretWord"
 REDIS = f"redis://ada:{SECRET}@127.0.0.1:1/0"
+ETCD = f"etcd://ada:{SECRET}@127.0.0.1:1/team"
 POSTGRES = f"postgresql://ada:{SECRET}@127.0.0.1:1/plane?connect_timeout=1"
 QUERY = f"postgresql://127.0.0.1:1/plane?user=ada&password={SECRET}&connect_timeout=1"
 NATS = f"nats://ada:{SECRET}@127.0.0.1:1"
@@ -25,7 +26,7 @@ PLANE = [
 
 
 @pytest.mark.threat("X3")
-@pytest.mark.parametrize("url", [REDIS, WRONG], ids=["redis", "wrong"])
+@pytest.mark.parametrize("url", [REDIS, ETCD, WRONG], ids=["redis", "etcd", "wrong"])
 @pytest.mark.parametrize("words", ASKED, ids=lambda words: words[0])
 def test_a_store_that_cannot_be_had_is_named_without_its_password(
     shell: Shell, words: tuple[str, ...], url: str
