@@ -60,6 +60,8 @@ SQLITE_PACKAGES = ("plane.db.sqlite", "stores.sqlite", "guards", "testing", "dri
 SQLITE_MODULES: dict[str, str] = {
     "plane.db.open": "it opens the database that a URL names",
     "plane.db.statements": "SQLite's own parser finds the end of a trigger",
+    "ops.runbooks.collectors.servers": "it tells a locked or full file from other trouble",
+    "ops.alerts.rules.causes": "the room that a file needs is a threshold",
     "leases.ownership": "users pass their own connection",
     "cli.lease_stores": "it tells a lease store and a plane apart that are in one file",
 }

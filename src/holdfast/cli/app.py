@@ -51,6 +51,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "access": "access",
     "tune": "tune",
     "dashboard": "dashboard",
+    "why": "runbook",
     "runbook": "runbook",
     "demo": "drill",
     "drill": "drill",

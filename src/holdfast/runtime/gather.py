@@ -9,9 +9,9 @@ Clock: the event loop's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import Timeout
 from holdfast.types import MS, NS
@@ -48,6 +48,11 @@ async def within(limit_ns: int, call: Callable[[], Awaitable[T]]) -> T:
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def begun(call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+    """Begin a call that has a limit of its own, and await it later."""
+    return asyncio.get_running_loop().create_task(call())
 
 
 async def in_thread(call: Callable[[], T]) -> T:

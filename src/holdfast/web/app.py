@@ -21,6 +21,7 @@ from holdfast.web import openapi, static_files
 from holdfast.web.middleware.auth import Access, Needs
 from holdfast.web.middleware.json_body import refuse_unknown_parameters
 from holdfast.web.middleware.rate_limit import Rates
+from holdfast.web.routes import findings as routes_findings
 from holdfast.web.routes import health, plane, resources, status
 from holdfast.web.routes import jobs as routes_jobs
 from holdfast.web.routes import policy as routes_policy
@@ -33,7 +34,7 @@ API_VERSION: Final = "1"
 
 ROUTERS: Final = (
     *(routes_jobs.router, routes_jobs.letters, plane.router),
-    *(resources.router, status.router, routes_policy.router),
+    *(resources.router, status.router, routes_findings.router, routes_policy.router),
     *(routes_runs.workflows, routes_runs.router, routes_runs.approvals),
 )
 

@@ -10,13 +10,13 @@ from holdfast.ops.runbooks import RUNBOOKS
 from support.cli.sessions import Shell, Typing
 
 
-def test_without_a_name_they_are_listed_with_when_and_what_they_need(shell: Shell) -> None:
-    done = shell.run("runbook")
+def test_they_are_listed_with_when_and_what_they_need(shell: Shell) -> None:
+    done = shell.run("runbook", "--list")
     assert (done.code, done.err) == (0, "")
     head, *rows = done.out.splitlines()
     assert head.split() == ["NAME", "WHEN", "NEEDS"]
     assert [row.split()[0] for row in rows] == list(RUNBOOKS)
-    listed = shell.run("runbook", "--json").json
+    listed = shell.run("runbook", "--list", "--json").json
     named = {each["name"]: each for each in listed}
     assert named["duplicate-dispatch"]["argument"] == "JOB"
     assert named["duplicate-dispatch"]["searches"] == ["jobs in ledger", "jobs in database"]
@@ -93,7 +93,7 @@ def test_on_a_terminal_a_no_writes_nothing(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("nope",), "'nope' does not exist; use one of not-owned"),
+        (("nope",), "'nope' does not exist; use one of why, not-owned"),
         (("duplicate-dispatch", "no spaces"), "JOB: 'no spaces' is not an id"),
         (("snapshot-leader", "job-1"), "ID: 'job-1' is not needed"),
         (("not-owned", "--metrics", "ftp://h"), "--metrics: is not an address"),

@@ -33,6 +33,7 @@ ROUTES: dict[tuple[str, str], tuple[Role, bool]] = {
     ("GET", "/api/v1/workers"): (VIEW, False),
     ("GET", "/api/v1/snapshot"): (VIEW, False),
     ("GET", "/api/v1/status"): (VIEW, False),
+    ("GET", "/api/v1/findings"): (VIEW, True),
     ("GET", "/api/v1/locks"): (VIEW, True),
     ("GET", "/api/v1/inventory"): (VIEW, False),
     ("GET", "/api/v1/tenants/{tenant}/limits"): (VIEW, False),

@@ -16,6 +16,8 @@ BEFORE = Path(__file__).with_name("openapi_5c10011.json")
 
 ADDED = frozenset(
     {
+        *("/paths//api/v1/findings", "/components/schemas/FindingsShown", "/components/schemas/FindingShown"),
+        *("/components/schemas/InspectionShown", "/components/schemas/NextStepShown"),
         "/components/schemas/JitterShown",
         "/components/schemas/JitterSwitched",
         "/components/schemas/JobLine/properties/fraction",

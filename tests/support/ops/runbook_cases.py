@@ -25,6 +25,7 @@ from holdfast.ops.runbooks.evidence.plane import JobFact, RunFact, SnapshotFact
 from holdfast.ops.runbooks.examples import AT_NS, held_lock, policy
 from holdfast.plane.model.job_states import JobState
 from support.ops.runbook_cases_debt import CALM, DEBT_WELL, DEBTS, WAVES
+from support.ops.runbook_cases_why import WHY_WELL, WHYS
 from support.ops.runbook_facts import FREE_LOOP, LOOPS, Facts, Told, numbers
 
 WELL = StoreFact("redis", 5, 5, 0.001, "", {"role": "master", "maxmemory_policy": "noeviction"})
@@ -278,6 +279,7 @@ _TTL = {
 }
 
 CASES: Mapping[str, Mapping[str, Told]] = {
+    "why": WHYS,
     "not-owned": _NOT_OWNED,
     "duplicate-dispatch": _DUPLICATES,
     "workflow-contention": _CONTENTION,
@@ -288,6 +290,7 @@ CASES: Mapping[str, Mapping[str, Told]] = {
     "before-ttl-change": _TTL,
 }
 WELL_CASES: Mapping[str, Facts] = {
+    "why": WHY_WELL,
     "not-owned": QUIET,
     "duplicate-dispatch": _JOB_WELL,
     "workflow-contention": _RUN_WELL,

@@ -6,16 +6,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from holdfast.ops.runbooks.books.lock_debt import CAUSES
 from holdfast.ops.runbooks.evidence.locks import FamilyHeld, HeldFact
 from holdfast.ops.runbooks.evidence.plane import DebtFact, PendingFact, PoolDebt, RetryFact, TenantDebt
-from holdfast.ops.runbooks.examples import held_lock
+from holdfast.ops.runbooks.examples import everything, held_lock
+from support.ops.runbook_cases_why import WHYS
 from support.ops.runbook_facts import FREE_LOOP, LOOPS, Facts, Told, numbers
 
 _OWES = TenantDebt("acme", 4, 4, 20, 9.0)
 _POOL = PoolDebt("default", 4, 2, 16, 20)
 _DEBT = DebtFact((TenantDebt("acme", 4, 8, 0),), (PoolDebt("default", 4, 2, 16, 0),), {"RUNNING": 0})
 _OLD = FamilyHeld("scheduler.job", 2, 1, held_lock("k", age=121.0), ())
-DEBT_WELL: Facts = {"debt": _DEBT, "held": HeldFact(()), "loops": LOOPS}
+_WORK = {key: everything()[key] for key in ("work", "workers")}
+DEBT_WELL: Facts = {"debt": _DEBT, "held": HeldFact(()), "loops": LOOPS, **_WORK}
+
+
+def _as_in_why(rule: str) -> Told:
+    """The same evidence as for the runbook of causes."""
+    told = WHYS[rule]
+    work = {key: told.enough[key] for key in ("work", "workers")}
+    return Told({**DEBT_WELL, **work}, told.words, DEBT_WELL)
 
 
 def _owing(**more: Any) -> Facts:
@@ -23,6 +33,7 @@ def _owing(**more: Any) -> Facts:
 
 
 DEBTS = {
+    **{rule: _as_in_why(rule) for rule in CAUSES},
     "tenant at its limit": Told(
         _owing(tenants=(_OWES,), pools=(_POOL,)),
         "Tenant acme has 20 queued jobs and all of its 4 slots",

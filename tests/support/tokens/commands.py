@@ -33,7 +33,12 @@ COMMANDS: Final = (
     *(("runs", "list"), ("runs", "show", "run-1"), ("runs", "timeline", "run-1"), ("runs", "follow", "run-1")),
     *(("runs", "workflows"), ("approvals", "list"), ("approvals", "show", "run-1:agreed@1"), ("policy", "history")),
     *(("alerts",), ("alerts", "--list"), ("dashboard",), ("dashboard", "--list")),
-    *(("tune", "--history", "audit"), ("tune", "--metrics", "{address}/metrics"), ("tune", "--diff"), ("runbook",)),
+    *(
+        ("tune", "--history", "audit"),
+        ("tune", "--metrics", "{address}/metrics"),
+        ("tune", "--diff"),
+        ("runbook", "--list"),
+    ),
     *(("resources", "list"), ("resources", "audit")),
     *(("access", "redis"), ("access", "postgres"), ("access", "nats"), ("access", "etcd"), ("policy", "exercise")),
 )
@@ -47,6 +52,7 @@ ELSEWHERE: Final = {
     **dict.fromkeys(("approvals approve", "approvals reject", "policy set"), "show what is shown of them"),
     **dict.fromkeys(("guard install", "guard check", "guard remove"), "know a database and no lease"),
     "resources release": "shows what `resources audit` shows",
+    "why": "is the runbook of that name",
     "worker": "its log is that of the worker in `up`",
     "demo": "is `drill quick`, in a store of its own",
 }

@@ -44,6 +44,7 @@ HTTP = Reading(
 )
 JOBS = Reading("jobs", {"live": {"PENDING": 4}})
 RUNS = Reading("runs", {"live": {"waiting": 2}})
+CLOCK = Reading("clock", {"ahead_ns": 0})
 OTEL = Reading("otel", {"exports": {"sent": 1}})
 
 
@@ -53,9 +54,9 @@ async def everything(tmp_path: Path) -> list[Reading]:
     parts = [part for part in PARTS if part != "api"]
     with Ledger(tmp_path / "audit") as ledger:
         async with Plane(settings, parts, app=sample.app, audit=ledger) as plane:
-            found = list(plane.process_health.readings())
+            found = [*plane.process_health.readings(), *await plane.process_health.asked(jobs=True)]
     other = [*readings.of_database(POSTGRES), *readings.of_bus({"handled": 1, "handling": 0, "relayed": 2})]
-    return [*found, *other, HTTP, JOBS, RUNS, OTEL]
+    return [*found, *other, HTTP, JOBS, RUNS, OTEL, CLOCK]
 
 
 @pytest.mark.asyncio

@@ -112,7 +112,7 @@ def test_the_queries_are_those_that_operators_know() -> None:
 
 
 def test_a_runbook_that_is_not_there_is_refused_with_the_names_of_those_that_are() -> None:
-    with pytest.raises(BadInput, match="use one of not-owned"):
+    with pytest.raises(BadInput, match="use one of why, not-owned"):
         runbook("not-owed")
 
 

@@ -48,22 +48,33 @@ def alerts(
     match: Annotated[
         list[str] | None, typer.Option("--match", metavar="LABEL=VALUE", help="Only series of this plane; repeatable.")
     ] = None,
+    inhibit: Annotated[
+        bool, typer.Option("--inhibit", help="Print inhibition rules for Alertmanager: one outage makes one page.")
+    ] = False,
+    runbook_url: Annotated[
+        str | None,
+        typer.Option("--runbook-url", metavar="URL", help="Address of your page of runbooks, for `runbook_url`."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print alert rules for Prometheus whose thresholds follow from your settings.
 
     Normal failover pages no one; `--tests` prints the proof for promtool. Each alert names its runbook.
     """
-    plan = _plan(config, only, scrape, match or [])
-    if show and (tests or out is not None):
-        raise BadInput("--list", "cannot be combined with --tests or --out", "omit them")
+    plan = _plan(config, only, scrape, match or [], runbook_url)
+    if show and (tests or inhibit or out is not None):
+        raise BadInput("--list", "cannot be combined with --tests, --inhibit or --out", "omit them")
+    if inhibit and tests:
+        raise BadInput("--inhibit", "cannot be combined with --tests", "omit one of them")
     if show:
         _show(plan, as_json=json)
         return
-    from holdfast.ops.alerts.files import rules_document, yaml_text
+    from holdfast.ops.alerts.files import inhibition_document, rules_document, yaml_text
     from holdfast.ops.alerts.scenarios import tests_document
 
-    document: dict[str, Any] = tests_document(plan, rules) if tests else rules_document(plan)
+    document: dict[str, Any] = (
+        tests_document(plan, rules) if tests else inhibition_document(plan) if inhibit else rules_document(plan)
+    )
     text = json_text.dumps(document, ensure_ascii=False) + "\n" if json else yaml_text(document)
     if out is None:
         print(text, end="")
@@ -71,6 +82,11 @@ def alerts(
     write_whole("--out", out, text.encode())
     if tests:
         _write_rules(plan, out.parent / rules)
+    if inhibit:
+        say(
+            f"{len(document['inhibit_rules'])} inhibition rules in {out}; add them to the configuration of Alertmanager"
+        )
+        return
     what = f"{len(document['tests'])} tests" if tests else _counted(document)
     command = f"promtool {'test' if tests else 'check'} rules {shlex.quote(str(out))}"
     say(f"{what} in {out}; {'run' if tests else 'check'} them: {command}")
@@ -86,7 +102,10 @@ def _write_rules(plan: AlertPlan, path: Path) -> None:
         say(f"{_counted(document)} in {path}, for the tests")
 
 
-def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[str]) -> AlertPlan:
+def _plan(
+    config: str | None, only: str | None, scrape: float, match: Sequence[str], runbook_url: str | None
+) -> AlertPlan:
+    from holdfast.ops.alerts.model import RUNBOOKS
     from holdfast.ops.alerts.plan import AlertPlan
     from holdfast.plane.process.plane import PARTS
 
@@ -97,7 +116,8 @@ def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[s
         if not sign:
             raise BadInput("match", f"{each!r:.60} is no label with a value", "use plane=blue")
         pairs[name] = value
-    return AlertPlan(settings(config), parts, scrape, pairs)
+    page = RUNBOOKS if runbook_url is None else runbook_url
+    return AlertPlan(settings(config), parts, scrape, pairs, page)
 
 
 def _counted(document: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast runbook`: gathers evidence from the live system, and prints a finding and the next commands."""
+"""`holdfast why` and `holdfast runbook`: gather evidence from the live system, print findings and the next commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STYLES: Final = {
 EPILOG: Final = "\n\n".join(
     (
         "[bold]In an incident[/bold]",
-        "[dim]$[/dim] holdfast runbook store-outage --config holdfast.toml",
+        "[dim]$[/dim] holdfast why --config holdfast.toml",
         "[dim]$[/dim] holdfast runbook duplicate-dispatch --ledger audit/",
         "[dim]$[/dim] holdfast runbook retry-waves --metrics http://10.0.0.7:9100 --metrics http://10.0.0.8:9100",
         "Exits 0 if no action is needed, 3 if action is needed, 1 if the evidence is insufficient.",
@@ -47,15 +47,45 @@ EPILOG: Final = "\n\n".join(
 )
 
 
+WHY_EPILOG: Final = "\n\n".join(
+    (
+        "[bold]In an incident[/bold]",
+        "[dim]$[/dim] holdfast why",
+        "[dim]$[/dim] holdfast why --config /etc/holdfast.toml --json",
+        "Exits 0 if no action is needed, 3 if action is needed, 1 if the evidence is insufficient.",
+    )
+)
+WHY: Final = "why"
+
+
 def add_to(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    app.command(WHY, epilog=WHY_EPILOG)(why)
     app.command("runbook", epilog=EPILOG)(runbook)
+
+
+def why(
+    context: typer.Context,
+    url: Url = None,
+    database: Database = None,
+    config: Config = None,
+    since: Annotated[str, typer.Option("--since", metavar=WHEN, help="Evidence after it: 90s, 15m, 14:03.")] = "15m",
+    timeout: Annotated[float, duration_option("--timeout", help="Time limit of each step.")] = 5.0,
+    json: Json = False,
+) -> int:
+    """Inspect everything, and print the causes of what is wrong with the next commands, the most urgent first.
+
+    Read-only. It asks all servers concurrently and ends within seconds even if they hang. What it could not see is
+    part of the report.
+    """
+    return runbook(context, WHY, None, url, database, config, None, None, None, since, 3.0, timeout, json=json)
 
 
 def runbook(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The runbook; without it, all are listed.", show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME", help="The runbook; without it, everything is inspected.", show_default=False),
     ] = None,
     subject: Annotated[
         str | None,
@@ -82,9 +112,10 @@ def runbook(
     interval: Annotated[float, duration_option("--interval", help="Time between two scrapes of a process.")] = 3.0,
     timeout: Annotated[float, duration_option("--timeout", help="Time limit of each step.")] = 5.0,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation of a runbook that writes.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the runbooks.")] = False,
     json: Json = False,
 ) -> int:
-    """Gather the evidence for an incident, print a finding and the next commands. Without NAME: list the runbooks.
+    """Gather the evidence for an incident, print a finding and the next commands. Without NAME: as `holdfast why`.
 
     Read-only, except before-ttl-change, which asks before it writes a key of its own. An unreachable source is
     evidence too: no step hangs.
@@ -92,9 +123,11 @@ def runbook(
     from holdfast.ops.runbooks import runbook as named
     from holdfast.ops.runbooks.sources import RunbookOptions
 
-    if name is None:
+    if listed:
+        if name is not None:
+            raise BadInput("--list", "cannot be combined with a runbook", "omit one of them")
         return _list(settings(config).names.words, as_json=json)
-    chosen = named(name)
+    chosen = named(WHY if name is None else name)
     arguments = _arguments(chosen, subject)
     given = RunbookOptions(
         url=url_of(context, url),

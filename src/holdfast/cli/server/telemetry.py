@@ -59,7 +59,7 @@ async def exporting(sending: MetricPush | None, process_health: ProcessHealth) -
 async def _feed(sending: MetricPush, process_health: ProcessHealth) -> None:
     """Export immediately first: counters seen at zero can be seen to rise."""
     while True:
-        _send(sending, process_health, await process_health.live() if process_health.counts_jobs else ())
+        _send(sending, process_health, await process_health.asked(jobs=process_health.counts_jobs))
         await asyncio.sleep(sending.interval)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.ops.alerts.model import Alert, RuleGroup
 from holdfast.ops.alerts.plan import AlertPlan
+from holdfast.ops.alerts.rules.causes import causes
 from holdfast.ops.alerts.rules.contention import contention
 from holdfast.ops.alerts.rules.loops import loops
 from holdfast.ops.alerts.rules.ownership import ownership
@@ -25,7 +26,7 @@ from holdfast.ops.alerts.rules.takeovers import takeovers
 def groups(plan: AlertPlan) -> Sequence[RuleGroup]:
     """The rule groups."""
     about_work = (ownership(plan), contention(plan), renewal(plan), loops(plan), takeovers(plan))
-    found = (*about_work, store(plan), processes(plan))
+    found = (*about_work, store(plan), processes(plan), causes(plan))
     names = plan.settings.names.words
     return [RuleGroup(each.name, [rule.under(names) for rule in each.rules]) for each in found if each.rules]
 

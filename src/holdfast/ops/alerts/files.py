@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast.errors import Misconfigured
-from holdfast.ops.alerts import groups
+from holdfast.ops.alerts import alerts, groups
+from holdfast.ops.alerts.inhibition import INHIBITED
 from holdfast.ops.alerts.plan import AlertPlan
 
 MADE_BY: Final = (
@@ -19,8 +20,28 @@ def rules_document(plan: AlertPlan) -> dict[str, Any]:
     plane = "".join(f"-{value}" for value in plan.match.values())
     return {
         "groups": [
-            {"name": f"{group.name}{plane}", "rules": [each.as_rule(plan.match) for each in group.rules]}
+            {"name": f"{group.name}{plane}", "rules": [each.as_rule(plan.match, plan.page) for each in group.rules]}
             for group in groups(plan)
+        ]
+    }
+
+
+def inhibition_document(plan: AlertPlan) -> dict[str, Any]:
+    """Inhibition rules for Alertmanager: one outage makes one page, and not one for each of its consequences.
+
+    They apply to alerts of the same plane: with the same values of the labels of `plan.match`.
+    """
+    names = {alert.name for alert in alerts(plan)}
+    equal = sorted(plan.match)
+    return {
+        "inhibit_rules": [
+            {
+                "source_matchers": [f'alertname="{cause}"'],
+                "target_matchers": [f'alertname=~"{"|".join(sorted(names & consequences - {cause}))}"'],
+                **({"equal": equal} if equal else {}),
+            }
+            for cause, consequences in INHIBITED.items()
+            if cause in names and names & consequences - {cause}
         ]
     }
 

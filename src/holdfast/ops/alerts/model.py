@@ -36,6 +36,7 @@ class AlertSeverity(StrEnum):
 class RunbookName(StrEnum):
     """The runbook for an alert: `holdfast runbook NAME`."""
 
+    WHY = "why"
     NOT_OWNED = "not-owned"
     DUPLICATES = "duplicate-dispatch"
     WORKFLOWS = "workflow-contention"
@@ -48,12 +49,11 @@ class RunbookName(StrEnum):
     @property
     def command(self) -> str:
         """The shell command."""
-        return f"holdfast runbook {self.value}"
+        return "holdfast why" if self is RunbookName.WHY else f"holdfast runbook {self.value}"
 
-    @property
-    def url(self) -> str:
-        """The page in the documentation."""
-        return f"{RUNBOOKS}#{self.value}"
+    def url(self, page: str = RUNBOOKS) -> str:
+        """The section of the page of runbooks."""
+        return f"{page}#{self.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Recording:
         """The recording with the prefixes of `names`."""
         return replace(self, name=names.spelled(self.name), expression=names.spelled(self.expression))
 
-    def as_rule(self, labels: Mapping[str, str]) -> dict[str, Any]:
+    def as_rule(self, labels: Mapping[str, str], page: str = RUNBOOKS) -> dict[str, Any]:
         """A rule of a Prometheus rule file."""
         own = {**self.labels, **labels}
         return {"record": self.name, "expr": self.expression, **({"labels": own} if own else {})}
@@ -98,8 +98,8 @@ class Alert:
             because=names.spelled(self.because),
         )
 
-    def as_rule(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        """A rule of a Prometheus rule file."""
+    def as_rule(self, labels: Mapping[str, str], page: str = RUNBOOKS) -> dict[str, Any]:
+        """A rule of a Prometheus rule file. `page`: the address of the page of runbooks."""
         return {
             "alert": self.name,
             "expr": self.expression,
@@ -109,7 +109,7 @@ class Alert:
                 "summary": self.summary,
                 "description": f"{self.description} Threshold: {self.because}",
                 "runbook_command": self.runbook.command,
-                "runbook_url": self.runbook.url,
+                "runbook_url": self.runbook.url(page),
             },
         }
 

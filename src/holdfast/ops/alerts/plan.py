@@ -11,9 +11,10 @@ from holdfast.core.lease import timing
 from holdfast.core.lease.circuit_breaker import FAILURES_MAX
 from holdfast.core.lease.timing import Timing
 from holdfast.errors import BadInput
-from holdfast.ops.alerts.model import lasting
+from holdfast.ops.alerts.model import RUNBOOKS, lasting
 from holdfast.ops.alerts.promql import PROCESS, Queries
 from holdfast.ops.alerts.thresholds import DEBT_SHARE, SCRAPE_S, EvaluationWindows
+from holdfast.ops.http_client import check_url
 from holdfast.plane.locks.registry import FAMILIES, Scope
 from holdfast.plane.process.plane import PARTS, check_parts
 from holdfast.plane.settings.consistency import takeovers
@@ -60,12 +61,15 @@ class AlertPlan:
     parts: Collection[str] = PARTS
     scrape_s: float = SCRAPE_S
     match: Mapping[str, str] = field(default_factory=dict)
+    page: str = RUNBOOKS  # the address of the page of runbooks
 
     def __post_init__(self) -> None:
         if not check_parts(self.parts):
             raise BadInput("parts", "is empty", f"use some of {', '.join(PARTS)}")
         if not 1.0 <= self.scrape_s <= SCRAPE_MAX_S:
             raise BadInput("scrape", f"{self.scrape_s:g} s is out of range", f"use 1 to {SCRAPE_MAX_S:g} seconds")
+        if self.page != RUNBOOKS:
+            check_url("runbook-url", self.page)
         for name, value in self.match.items():
             if not _LABEL.fullmatch(name) or name in _OWN:
                 raise BadInput("match", f"{name!r:.60} is no label that tells planes apart", "use plane=blue")

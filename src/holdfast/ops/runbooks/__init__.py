@@ -14,6 +14,7 @@ from holdfast.ops.runbooks.books import (
     retry_waves,
     snapshot_leader,
     store_outage,
+    why,
     workflow_contention,
 )
 from holdfast.ops.runbooks.model import Runbook
@@ -21,6 +22,7 @@ from holdfast.ops.runbooks.model import Runbook
 RUNBOOKS: Final[Mapping[str, Runbook]] = {
     each.RUNBOOK.name: each.RUNBOOK
     for each in (
+        why,
         not_owned,
         duplicate_dispatch,
         workflow_contention,

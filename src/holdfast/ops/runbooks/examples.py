@@ -36,6 +36,8 @@ from holdfast.ops.runbooks.evidence.plane import (
     SnapshotFact,
     TenantDebt,
 )
+from holdfast.ops.runbooks.evidence.servers import ClockFact, DiskSpace, RoomFact
+from holdfast.ops.runbooks.evidence.work import FleetFact, MissingLeases, WorkerFact, WorkFact
 from holdfast.ops.runbooks.model import (
     Case,
     Evidence,
@@ -49,15 +51,21 @@ from holdfast.ops.runbooks.model import (
 )
 from holdfast.ops.runbooks.sources import WINDOW_S as WINDOW_LONG_S
 from holdfast.ops.runbooks.suspects import GatheredEvidence, SuspectsFact, concluded
+from holdfast.plane.fleet.registry import Pool, View
+from holdfast.plane.locks.registry import FAMILIES, Scope
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.service.overview import PlaneOverview, RunningAttempt, UsualDuration, WaitingJob
 from holdfast.plane.settings.settings import Settings
 
-SETTINGS: Final = Settings(database="postgresql://plane@db/plane", leases="redis://leases:6379/0")
+SETTINGS: Final = Settings(
+    database="postgresql://plane@db/plane", leases="redis://leases:6379/0", bus="nats://bus:4222"
+)
 AT_NS: Final = 1_767_233_820_000_000_000  # 02:17 UTC on the first of January 2026
 
 WHERE: Final[Mapping[EvidenceSource, str]] = {
     EvidenceSource.LEASES: "redis://leases:6379/0",
     EvidenceSource.DATABASE: "postgresql://plane@db/plane",
+    EvidenceSource.BUS: "nats://bus:4222",
     EvidenceSource.METRICS: "http://prometheus:9090",
     EvidenceSource.LEDGER: "/var/lib/holdfast/audit",
     EvidenceSource.SETTINGS: "holdfast.toml",
@@ -131,7 +139,72 @@ def held_lock(key: str, owner: str = _A, **more: Any) -> LockFact:
     return LockFact(key, True, owner, **{**usual, **more})
 
 
+def live_worker(**more: Any) -> WorkerFact:
+    """A worker that is well."""
+    usual: dict[str, Any] = {
+        "name": "w-7:1",
+        "pool": "default",
+        "topics": ("invoice.send",),
+        "capacity": 8,
+        "active": 2,
+        "age": 2.0,
+        "host": "web-3",
+        "pid": 411,
+    }
+    return WorkerFact(**{**usual, **more})
+
+
+def everything(**more: Fact | Exception) -> dict[str, Fact | Exception]:
+    """The facts of a healthy plane, for `why`."""
+    loops = (each for each in FAMILIES.values() if each.scope is Scope.LOOP)
+    well: dict[str, Fact | Exception] = {
+        "database": StoreFact("postgres", 5, 5, 0.002, "", {"role": "primary", "connections": "12 of 100"}),
+        "store": StoreFact("redis", 5, 5, 0.0011, "", {"role": "master", "maxmemory_policy": "noeviction"}),
+        "bus": StoreFact("nats", 5, 5, 0.003),
+        "work": WorkFact(PlaneOverview(AT_NS, view=SERVED)),
+        "workers": FleetFact((live_worker(),), 5.0, 30.0, {"default": 1}),
+        "debt": DebtFact((), (PoolDebt("default", 2, 1, 8, 0),), {"RUNNING": 0}),
+        "held": HeldFact(()),
+        "leases": MissingLeases(2, ()),
+        "loops": LocksFact(tuple(held_lock(each.key()) for each in loops)),
+        "snapshot": SnapshotFact(3.0, _A, 1042, 1, 1),
+        "policy": policy(),
+        "room": RoomFact((DiskSpace("audit ledger", "/var/lib/holdfast/audit", 80 * 10**9, 100 * 10**9),), 16_000_000),
+        "clock": ClockFact(0.003, 0.002),
+    }
+    return {**well, **more}
+
+
+SERVED: Final = View(
+    AT_NS, {"default": Pool("default", 1, 8, {"invoice.send": 1})}, {"invoice.send": AT_NS, "invoice.print": AT_NS}
+)
+"""One live worker, which serves one of two topics."""
+
+
+def hanging(number: int = 8, *, silent: float = 212.0) -> PlaneOverview:
+    """Attempts that hang and take all slots, and a job behind them."""
+    return PlaneOverview(
+        AT_NS,
+        waiting=(WaitingJob("inv-31", "acme", "invoice.send", "default", 194.0),),
+        attempts=tuple(
+            RunningAttempt(f"inv-{each}", "acme", "invoice.send", "default", "w-7:1", 1, silent, silent)
+            for each in range(9, 9 + number)
+        ),
+        usual={"invoice.send": UsualDuration(100, 0.8, 215.0)},
+        running={"default": number},
+        view=SERVED,
+    )
+
+
 # The examples.
+
+
+def _why() -> RunbookReport:
+    debt = DebtFact((TenantDebt("acme", 8, None, 41, 194.0),), (PoolDebt("default", 8, 1, 8, 41),), {"RUNNING": 0})
+    facts = everything(
+        work=WorkFact(hanging()), debt=debt, workers=FleetFact((live_worker(active=8),), 5.0, 30.0, {"default": 1})
+    )
+    return report_of(RUNBOOKS["why"], facts)
 
 
 def _not_owned() -> RunbookReport:
@@ -239,6 +312,8 @@ def _debt() -> RunbookReport:
     oldest = held_lock("holdfast:scheduler:job:40", age=0.02)
     facts: dict[str, Fact | Exception] = {
         "debt": debt,
+        "work": WorkFact(PlaneOverview(AT_NS, view=SERVED)),
+        "workers": FleetFact((live_worker(),), 5.0, 30.0, {"default": 1}),
         "held": HeldFact((FamilyHeld("scheduler.job", 2, 0, oldest, ()),)),
         "loops": LocksFact(loops),
         "rates": rates(book, wait={"scheduler": 0.012}, hold={"scheduler.job": 0.03}),
@@ -280,6 +355,7 @@ SEARCHED: Final[Mapping[str, Callable[[], RunbookReport]]] = {"workflow-contenti
 """A runbook that was called without an id."""
 
 EXAMPLES: Final[Mapping[str, Callable[[], RunbookReport]]] = {
+    "why": _why,
     "not-owned": _not_owned,
     "duplicate-dispatch": _duplicates,
     "workflow-contention": _contention,

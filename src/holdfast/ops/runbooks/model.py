@@ -53,6 +53,7 @@ class EvidenceSource(StrEnum):
 
     LEASES = "lease store"
     DATABASE = "database of the plane"
+    BUS = "message bus"
     METRICS = "metrics"
     LEDGER = "audit ledger"
     SETTINGS = "settings"
@@ -66,6 +67,7 @@ class EvidenceSource(StrEnum):
 _FIXES: Final[Mapping[EvidenceSource, str]] = {
     EvidenceSource.LEASES: "give --url URL",
     EvidenceSource.DATABASE: "give --database URL or --config FILE",
+    EvidenceSource.BUS: "give --config FILE",
     EvidenceSource.METRICS: "give --metrics URL for each process, or --prometheus URL",
     EvidenceSource.LEDGER: "give --ledger DIR",
     EvidenceSource.SETTINGS: "give --config FILE",
@@ -240,6 +242,7 @@ class Runbook:
     writes: str = ""  # what it writes, if anything; then it asks for confirmation
     in_order: bool = False  # whether each step depends on the one before
     then: tuple[NextStep, ...] = ()  # next steps if all is well
+    causes_first: bool = False  # the rules are ordered from causes to consequences; the report begins with findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +326,7 @@ def judged(runbook: Runbook, case: Case) -> tuple[Finding, ...]:
     """The findings that follow from the evidence, the worst first. Pure."""
     found = applied(runbook, case)
     missing = missed(runbook, case, runbook.essential)
-    if missing is not None and worst(found) is not FindingSeverity.ACT:
+    if missing is not None and (runbook.causes_first or worst(found) is not FindingSeverity.ACT):
         found.append(missing)
     elif worst(found) is FindingSeverity.FINE:
         found.append(Finding("fine", FindingSeverity.FINE, runbook.fine, runbook.essential, "sure", runbook.then))
@@ -345,11 +348,12 @@ def missed(runbook: Runbook, case: Case, essential: Sequence[str]) -> Finding | 
     missing = [step.name for step in runbook.steps if step.name in essential and not _known(case, step)]
     if not missing:
         return None
-    reasons = []
+    reasons: dict[str, list[str]] = {}
     for step in missing:
         found = case.evidence.get(step)
-        reasons.append(f"{step} ({'not inspected' if found is None else found.problem})")
-    sentence = f"The evidence is insufficient to judge: {'; '.join(reasons)}."
+        reasons.setdefault(str("not inspected" if found is None else found.problem), []).append(step)
+    told = "; ".join(f"{', '.join(steps)} ({reason})" for reason, steps in reasons.items())
+    sentence = f"The evidence is insufficient to judge: {told}."
     return Finding("cannot tell", FindingSeverity.UNKNOWN, sentence, tuple(missing), "not at all", ())
 
 

@@ -40,7 +40,7 @@ SPACING_S: Final = 3.0
 WINDOW_S: Final = 900.0
 
 _NEEDS_STORE: Final = frozenset({"inspect", "release", "locks", "audit", "watch"})
-_NEEDS_DATABASE: Final = frozenset({"jobs", "runs", "policy", "up", "worker", "runbook"})
+_NEEDS_DATABASE: Final = frozenset({"jobs", "runs", "approvals", "policy", "up", "worker", "runbook", "why"})
 _NEEDS_SETTINGS: Final = _NEEDS_DATABASE | {"tune", "inventory"}
 
 _PLANE: Final = "SELECT value FROM plane_meta WHERE name = 'format'"
@@ -121,6 +121,7 @@ class RunbookContext:
         places = {
             EvidenceSource.LEASES: redacted(self.lease_url),
             EvidenceSource.DATABASE: redacted(self.settings.database_url),
+            EvidenceSource.BUS: redacted(self.settings.bus or self.settings.database_url),
             EvidenceSource.METRICS: redacted(self.given.prometheus or "")
             or ", ".join(map(redacted, self.given.metrics)),
             EvidenceSource.LEDGER: self.ledger or "",
@@ -133,6 +134,7 @@ class RunbookContext:
         words = command.split(" ")
         if self.ledger is not None:
             command = command.replace("LEDGER", shlex.quote(self.ledger))
+        command = command.replace("$ADDRESS", self.api_address)
         if "holdfast" not in words[:-1]:
             return command
         head = words[words.index("holdfast") + 1]
@@ -142,11 +144,17 @@ class RunbookContext:
             else {
                 "--config": self.given.config if head in _NEEDS_SETTINGS else None,
                 "--database": self.given.database if head in _NEEDS_DATABASE else None,
-                "--url": self.given.url if head == "runbook" else None,
+                "--url": self.given.url if head in {"runbook", "why"} else None,
             }
         )
         given = [f"{option} {shlex.quote(redacted(value))}" for option, value in known.items() if value is not None]
         return " ".join((command, *given))
+
+    @property
+    def api_address(self) -> str:
+        """The address of the API, by the settings."""
+        api = self.settings.api
+        return f"http://{api.host}:{api.port}"
 
     def _store_options(self) -> dict[str, str | None]:
         """The options that make a command about leases use this lease store, if its default differs."""

@@ -40,6 +40,12 @@ def report_lines(report: RunbookReport) -> Iterator[ReportLine]:
     yield ReportLine(f"{named}: {report.runbook.title}", Tone.HEAD)
     argument = report.runbook.argument
     steps = {step.name: step for step in (*report.runbook.steps, *(argument.searches if argument else ()))}
+    if report.runbook.causes_first:
+        yield from _ranked(report.findings)
+        yield ReportLine("")
+        yield ReportLine("EVIDENCE", Tone.HEAD)
+        yield from _part(steps, report.evidence, ())
+        return
     yield from _part(steps, report.evidence, ())
     for number, suspect in enumerate(report.suspects, 1):
         yield ReportLine("")
@@ -53,6 +59,20 @@ def report_lines(report: RunbookReport) -> Iterator[ReportLine]:
         for number, step in enumerate(report.next, 1):
             yield ReportLine(f"  {number}. {step.why}")
             yield ReportLine(f"     $ {step.command}", Tone.COMMAND)
+
+
+def _ranked(findings: Sequence[Finding]) -> Iterator[ReportLine]:
+    """The findings, each with its own next steps, the one to act on first."""
+    for place, finding in enumerate(findings, 1):
+        yield ReportLine("")
+        words = f"{place}. {_WORDS[finding.severity].upper()}: {finding.rule}"
+        yield ReportLine(words, Tone(str(finding.severity)))
+        yield ReportLine(f"   {finding.sentence}")
+        if finding.sure != "sure":
+            yield ReportLine(f"   {finding.sure}", Tone.FAINT)
+        for step in finding.next:
+            yield ReportLine(f"   $ {step.command}", Tone.COMMAND)
+            yield ReportLine(f"     {step.why}", Tone.FAINT)
 
 
 def _part(

@@ -10,8 +10,9 @@ another process uses is refused; the error names that worker, and the time when 
 A name is free immediately when its worker has left, and on the same host when its process is gone: a worker that
 restarts after a crash does not wait. Does not promise to distinguish two workers that start in the same moment.
 
-Clock: the wall clock; a heartbeat carries that of its sender. If the clock of a sender is ahead, its heartbeat counts
-for at most one TTL after it was received.
+Clock: the wall clock; a heartbeat carries that of its sender, which may be wrong. So a heartbeat counts for one TTL
+after a reader has seen it change, whatever time it has. One with a time in the future counts for one TTL after a reader
+has seen it first, and not until that time.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class Workers:
         self._view = View()
         self._views: Batcher[None, View] = Batcher(self._read, most=10_000)
         self._refreshing: asyncio.Task[None] | None = None
+        self._seen: dict[str, tuple[int, int, bool]] = {}
+        self._read_ns = 0
 
     async def record(self, said: Heartbeat) -> bool:
         """Store a heartbeat. False: a newer one is known."""
@@ -143,7 +146,12 @@ class Workers:
 
     async def _all(self, *, lasting: bool) -> list[Heartbeat]:
         rows = await self._database.read(lambda tx: tx.query(_LIST), one_view=False, lasting=lasting)
-        return [_heartbeat(row) for row in rows]
+        found = [_heartbeat(row) for row in rows]
+        now_ns = self._clock.now().wall
+        before = self._seen
+        last_ns, self._read_ns = self._read_ns, now_ns
+        self._seen = {each.worker: _sight(before.get(each.worker), each.at_ns, now_ns, last_ns) for each in found}
+        return found
 
     async def live(self, pool: str | None = None) -> list[Heartbeat]:
         """The workers that are alive, by name."""
@@ -186,11 +194,28 @@ class Workers:
         return len(await self._database.write(lambda tx: tx.query(_SWEEP, values)))
 
     def _is_alive(self, worker: Heartbeat, now_ns: int) -> bool:
-        return now_ns - worker.at_ns <= self._ttl_ns and not (worker.draining and worker.capacity == 0)
+        if worker.draining and worker.capacity == 0:
+            return False
+        age_ns = now_ns - worker.at_ns
+        if 0 <= age_ns <= self._ttl_ns:
+            return True
+        at_ns, since_ns, changed = self._seen.get(worker.worker, (worker.at_ns, now_ns, False))
+        # The clock of its sender is wrong, or it is silent: only a reader that sees it change can tell.
+        return at_ns == worker.at_ns and (changed or age_ns < 0) and now_ns - since_ns <= self._ttl_ns
 
     def _alive(self, row: Row, now_ns: int) -> Heartbeat | None:
         known = _heartbeat(row)
         return known if self._is_alive(known, now_ns) else None
+
+
+def _sight(before: tuple[int, int, bool] | None, at_ns: int, now_ns: int, last_ns: int) -> tuple[int, int, bool]:
+    """The time of a heartbeat, when it arrived at the earliest, and whether a reader has seen it change.
+
+    It arrived after the read before (`last_ns`), which may be long ago: no heartbeat counts for longer than one TTL.
+    """
+    if before is None:
+        return at_ns, now_ns, False
+    return before if before[0] == at_ns else (at_ns, last_ns, at_ns > before[0])
 
 
 def _more(before: Heartbeat | None, now: Heartbeat) -> bool:

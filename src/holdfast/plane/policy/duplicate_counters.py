@@ -60,6 +60,7 @@ class SignalKind(StrEnum):
     STEP = "step"  # a completed step was completed again
     PUBLISH = "publish"  # a published job was published again
     END = "end"  # an ended job ended again
+    LOST = "lost"  # a lease was lost; the reason is in place of the risk class
 
     @property
     def duplicate(self) -> bool:
@@ -209,6 +210,8 @@ class DuplicateCounters:
             ):
                 counts = self._recorder.by_risk(happened)
                 found |= {SignalLabel(sign, family, risk): count for (family, risk), count in counts.items()}
+            lost = self._recorder.by_reason()
+            found |= {SignalLabel(SignalKind.LOST, family, reason): count for (family, reason), count in lost.items()}
         return found
 
     def _rows(self, bucket: int, counts: Mapping[SignalLabel, int]) -> list[dict[str, object]]:

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from holdfast.core.metric_reading import Reading, Value
+from holdfast.core.ports import SharesTransactions
 from holdfast.errors import HoldfastError
 from holdfast.flows.log import Trouble, say
 from holdfast.guards.admission import REFUSALS
@@ -31,14 +34,20 @@ from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.bounded_call import BoundedCall
 from holdfast.plane.process.parts import PartHealth, State
 from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
-from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service
+from holdfast.plane.service.overview import Overview, PlaneOverview
+from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service, ServiceParts
 from holdfast.runtime.statistics import of_locks
+from holdfast.types import NS
 
 CHECK_LIMIT_S: Final = 2.0
 COUNT_LIMIT_S: Final = 2.0
 OK: Final = "ok"
+UNCHECKED: Final = "not checked: it needs the database"
 PROCESS: Final = "process"
 DRAINING: Final = "draining"
+CLOCK: Final = "clock"
+
+_SERVER_NOW: Final = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT) AS now_ns"
 
 _EVERYONE: Final = Caller("metrics")
 _log: Final = logging.getLogger("holdfast.plane")
@@ -66,6 +75,7 @@ class ProcessHealth:
         self._unready = {part: Trouble(_log, "not ready", "ready again", part=part) for part in CHECKED}
         self._checking = {part: BoundedCall() for part in CHECKED}
         self._counting = BoundedCall()
+        self._measuring = {part: BoundedCall() for part in (*CHECKED, CLOCK)}
         self._more: list[Callable[[], Iterable[Reading]]] = []
         self._servers: list[Callable[[], Reading]] = []
         self._waits: set[ClientWait] = set()
@@ -135,7 +145,15 @@ class ProcessHealth:
         down = {each.part: str(each.state) for each in self._health() if not each.well}
         if not self.begun:  # the stores may answer, and requests that need the plane are still refused
             down[PROCESS] = str(State.STARTING)
-        return {**dict(zip(CHECKED, answers, strict=True)), **down}
+        return {**self._at_fault(dict(zip(CHECKED, answers, strict=True))), **down}
+
+    def _at_fault(self, answers: dict[str, str]) -> dict[str, str]:
+        """The answers without those of innocent components: both buses read the database, and so may leases."""
+        if answers[DATABASE] == OK:
+            return answers
+        store = self.service.parts.locks.ports.store
+        needs = ["bus", *(["leases"] if isinstance(store, SharesTransactions) and store.rides else [])]
+        return {part: UNCHECKED if part in needs and answer != OK else answer for part, answer in answers.items()}
 
     def readings(self) -> Iterator[Reading]:
         """The current counters of the process."""
@@ -166,19 +184,68 @@ class ProcessHealth:
         """The counters of each server of this process."""
         return [answers() for answers in self._servers]
 
-    async def live(self) -> list[Reading]:
+    async def asked(self, *, jobs: bool) -> list[Reading]:
+        """Readings that need requests: whether each dependency answers, and with `jobs` those of the whole plane."""
+        components, plane = await asyncio.gather(self._measured(), self._live() if jobs else _nothing())
+        return [*components, *plane]
+
+    async def _measured(self) -> list[Reading]:
+        """Whether each dependency answers this process, and how long that took."""
+        if self.outgrown is not None:
+            return []
+        took = dict(zip(CHECKED, await asyncio.gather(*map(self._took_ns, CHECKED)), strict=True))
+        up = {part: int(each is not None) for part, each in took.items()}
+        limit_ns = round(CHECK_LIMIT_S * NS)
+        found = [
+            Reading(
+                "dependency",
+                {"up": up, "took_ns": {part: limit_ns if each is None else each for part, each in took.items()}},
+            )
+        ]
+        if took[DATABASE] is not None and (ahead_ns := await self._ahead_ns()) is not None:
+            found.append(Reading("clock", {"ahead_ns": ahead_ns}))
+        return [*found, *disk_readings(self.service.parts)]
+
+    async def _took_ns(self, part: str) -> int | None:
+        """How long an answer took; None: there was none within the limit."""
+        began = self.service.parts.store.clock.now().mono
+        try:
+            await self._measuring[part].within(CHECK_LIMIT_S, partial(self.service.check, part))
+        except (HoldfastError, TimeoutError, OSError):
+            return None
+        return self.service.parts.store.clock.now().mono - began
+
+    async def _ahead_ns(self) -> int | None:
+        """How far the clock of this process is ahead of the database server's; None: they are the same clock."""
+        database, clock = self.service.parts.database, self.service.parts.store.clock
+        if database.dialect != "postgres":
+            return None
+        before = clock.now()
+        try:
+            rows = await self._measuring[CLOCK].within(
+                CHECK_LIMIT_S, lambda: database.read(lambda tx: tx.query(_SERVER_NOW), lasting=False)
+            )
+        except (HoldfastError, TimeoutError, OSError):
+            return None
+        return before.wall + (clock.now().mono - before.mono) // 2 - int(rows[0]["now_ns"])
+
+    async def _live(self) -> list[Reading]:
         """The live jobs and runs of the whole plane, from the database. Empty if that does not answer."""
         jobs: Value = None
         runs: Value = None
+        found: list[Reading] = []
         try:
-            jobs, runs = await self._counting.within(COUNT_LIMIT_S, self._count)
+            jobs, runs, overview = await self._counting.within(COUNT_LIMIT_S, self._count)
+            found.append(readings.of_overview(overview))
         except (HoldfastError, TimeoutError, OSError) as error:
             say(_log, logging.WARNING, "the jobs and runs could not be counted", error)
-        return [Reading("jobs", {"live": jobs}), Reading("runs", {"live": runs})]
+        return [Reading("jobs", {"live": jobs}), Reading("runs", {"live": runs}), *found]
 
-    async def _count(self) -> tuple[Value, Value]:
+    async def _count(self) -> tuple[Value, Value, PlaneOverview]:
+        parts = self.service.parts
         jobs = await self.service.counts(_EVERYONE, finished=False)
-        return jobs, None if self.service.parts.flows is None else await self.service.flows.store.counts()
+        runs = None if parts.flows is None else await self.service.flows.store.counts()
+        return jobs, runs, await Overview(parts.database, parts.workers, parts.store.clock).read()
 
     async def _answer(self, part: str) -> str:
         try:
@@ -195,3 +262,19 @@ class ProcessHealth:
             return refusal.shown
         self._unready[part].ended()
         return OK
+
+
+async def _nothing() -> list[Reading]:
+    return []
+
+
+def disk_readings(parts: ServiceParts) -> list[Reading]:
+    """The free space beside each file of this process. A disk that does not answer is left out."""
+    files = {DATABASE: parts.database.file, "audit": parts.settings.audit_path}
+    free: dict[str, int] = {}
+    for what, path in files.items():
+        if path is not None:
+            with suppress(OSError):
+                found = os.statvfs(Path(path).absolute().parent)
+                free[what] = found.f_bavail * found.f_frsize
+    return [Reading("disk", {"free": free})] if free else []

@@ -9,6 +9,7 @@ Does not promise one consistent moment for several sources, nor that counters su
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from holdfast.core.metric_reading import Reading, Value
 from holdfast.plane.approvals.rules import ApprovalVerdict, ConflictCode, SelfApproval
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.delivery_rules import Kind
+from holdfast.plane.jobs.rules import JobCode
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.locks.item_lock import ItemLockStatistics
 from holdfast.plane.locks.job_lock import JobLockStatistics
@@ -30,9 +32,11 @@ from holdfast.plane.maintenance.timers import Delays
 from holdfast.plane.scheduler.fast_path import FastPath
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.scheduler.scheduler import Scheduler
+from holdfast.plane.service.overview import PlaneOverview
 from holdfast.plane.worker.worker import WorkerStatistics
 from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.plane.workflows.run_store import RunStore
+from holdfast.types import NS
 
 TOPICS_MAX: Final = 100
 OTHER: Final = "other"
@@ -216,6 +220,44 @@ def of_run_reconciler(reconciler: RunReconciler) -> Iterator[Reading]:
     """What runs had missed."""
     yield Reading("run_reconciler", {"found": asdict(reconciler.statistics())})
     yield of_run_locks(reconciler.engine.lock_statistics, "runs")
+
+
+def of_overview(found: PlaneOverview) -> Reading:
+    """What the whole plane has to do and who does it: ages, and things that no counter of a process shows."""
+    waits: dict[str, int] = dict.fromkeys(found.view.pools or {}, 0)
+    topics: dict[str, int] = {}
+    for each in found.waiting:
+        waits[each.pool] = max(waits.get(each.pool, 0), round(each.age * NS))
+        topics[each.topic] = max(topics.get(each.topic, 0), round(each.age * NS))
+    longest: dict[str, int] = {}
+    for attempt in found.attempts:
+        longest[attempt.topic] = max(longest.get(attempt.topic, 0), round(attempt.age * NS))
+    ahead = [each.at_ns - found.at_ns for each in found.workers if each.at_ns > found.at_ns]
+    full = set(found.full)
+    return Reading(
+        "overview",
+        {
+            "oldest_waiting_ns": bounded_worst(waits),
+            "oldest_waiting_topic_ns": bounded_worst(topics),
+            "longest_attempt_ns": bounded_worst(longest),
+            "hung": bounded(Counter(each.topic for each in found.hung)),
+            "unserved": bounded(found.unserved),
+            "full": {name: int(name in full) for name in list(found.view.pools or {})[:TOPICS_MAX]},
+            "dead_letters": found.letters_left,
+            "recent_letters": {**dict.fromkeys(map(str, JobCode), 0), **Counter(each.code for each in found.letters)},
+            "approvals": len(found.approvals),
+            "oldest_approval_ns": round(found.approvals[0].age * NS) if found.approvals else 0,
+            "ahead_ns": max(ahead, default=0),
+            "silent": sum(each.worker in found.silent for each in found.workers),
+        },
+    )
+
+
+def bounded_worst(values: Mapping[str, int], most: int = TOPICS_MAX) -> dict[str, int]:
+    """Values by names that users choose: those of the largest keep their name; of the others the largest is shown."""
+    names = sorted(values, key=lambda each: -values[each])
+    kept = {name: values[name] for name in names[:most]}
+    return {**kept, OTHER: values[names[most]]} if len(names) > most else kept
 
 
 def of_approvals(approvals: Approvals) -> Iterator[Reading]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from holdfast.errors import BackendError
-from holdfast.plane.process.health import OK, ProcessHealth
+from holdfast.plane.process.health import OK, UNCHECKED, ProcessHealth
 from holdfast.web import problems
 from holdfast.web.middleware.auth import Access, Role, needs
 from holdfast.web.middleware.intake import Intake
@@ -76,7 +76,7 @@ async def healthz(request: Request, process_health: Asked) -> Alive | Response:
 async def readyz(request: Request, process_health: Asked) -> Ready | Response:
     """Checks every needed store, and names the failing components."""
     checks = await process_health.checks()
-    wrong = [f"{name} ({answer})" for name, answer in checks.items() if answer != OK]
+    wrong = [f"{name} ({answer})" for name, answer in checks.items() if answer not in {OK, UNCHECKED}]
     if not wrong:
         return Ready(status="ready", parts=checks)
     members = {"parts": checks, "retry_after": _SOON}

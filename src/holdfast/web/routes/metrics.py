@@ -40,8 +40,8 @@ class Answers:
 async def text(process_health: ProcessHealth, answers: Answers, accept: str, *, jobs: bool) -> tuple[bytes, str]:
     """The text of a scrape and its content type, as the scraper accepts it.
 
-    `jobs`: also count the live jobs and runs of the plane, with a database query.
+    `jobs`: also report the jobs, runs and workers of the whole plane, with database queries.
     """
-    live = await process_health.live() if jobs else []
-    readings = [*process_health.readings(), answers.reading(), *live]
+    asked = await process_health.asked(jobs=jobs)
+    readings = [*process_health.readings(), answers.reading(), *asked]
     return prometheus.rendered(readings, accept, process_health.service.parts.names.metrics)

@@ -38,7 +38,7 @@ def _silent(plan: AlertPlan) -> Alert:
         "Prometheus scrapes no process of Holdfast: all of them are down, or the scrape configuration is wrong. All "
         "other alerts are blind until this is fixed.",
         "any process exposes this metric; two scrapes and the time of short outages that recover without help.",
-        RunbookName.DEBT,
+        RunbookName.WHY,
         plan.windows.settle_s,
     )
 
@@ -65,7 +65,7 @@ def _missing(plan: AlertPlan) -> Iterator[Alert]:
 def _runbook(part: str) -> RunbookName:
     if part in LOOPS:
         return runbook_of(part)
-    return RunbookName.WORKFLOWS if part == ENGINE else RunbookName.DEBT
+    return RunbookName.WORKFLOWS if part == ENGINE else RunbookName.WHY
 
 
 def _failed(plan: AlertPlan) -> Alert:
@@ -78,7 +78,7 @@ def _failed(plan: AlertPlan) -> Alert:
         f"{INSTANCE} is not shutting down, and its {PART} does not work. Its liveness probe fails "
         "when a component has failed; a restart helps.",
         "short outages that recover without help are over by then.",
-        RunbookName.DEBT,
+        RunbookName.WHY,
         plan.windows.settle_s,
     )
 
@@ -94,7 +94,7 @@ def _down(plan: AlertPlan) -> Alert:
         "A process that was scraped within the last hour no longer answers. Other processes have taken over its work; "
         "the fleet is one process smaller.",
         f"a restart takes {number(plan.settings.grace)} s of grace, and a window of scrapes has failed.",
-        RunbookName.DEBT,
+        RunbookName.WHY,
         plan.settings.grace + plan.windows.window_s,
     )
 

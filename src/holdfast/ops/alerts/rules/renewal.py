@@ -65,7 +65,7 @@ def _slow(plan: AlertPlan) -> Alert:
         "earlier to compensate, so leases get shorter.",
         f"half the safety margin of the shortest lease ({family}, {number(timing.ttl_ns / NS)} s); above that the "
         "margin grows with the latency, and shortens the lease.",
-        RunbookName.TTL,
+        RunbookName.WHY,
         plan.windows.hold_s,
     )
 

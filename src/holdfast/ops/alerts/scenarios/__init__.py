@@ -17,6 +17,7 @@ from typing import Any
 from holdfast.ops.alerts import alerts
 from holdfast.ops.alerts.model import lasting
 from holdfast.ops.alerts.plan import AlertPlan
+from holdfast.ops.alerts.scenarios.causes import causes_of_trouble
 from holdfast.ops.alerts.scenarios.firing import trouble, trouble_of_the_plane
 from holdfast.ops.alerts.scenarios.quiet import calm
 from holdfast.ops.alerts.scenarios.scenario import Scenario
@@ -25,7 +26,7 @@ from holdfast.ops.alerts.scenarios.scenario import Scenario
 def scenarios(plan: AlertPlan) -> Sequence[Scenario]:
     """The scenarios of a plane. A plane without a component has no alerts about it."""
     there = {each.name for each in alerts(plan)}
-    found = (*calm(plan), *trouble(plan), *trouble_of_the_plane(plan))
+    found = (*calm(plan), *trouble(plan), *trouble_of_the_plane(plan), *causes_of_trouble(plan))
     return [each for each in found if all(there.issuperset(names) for names in each.firing.values())]
 
 

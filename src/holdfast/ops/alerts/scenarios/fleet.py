@@ -106,6 +106,9 @@ class Fleet:
         self.put(process, "event_loop_lag_seconds", flat(0.002))
         self.put(process, "policy_revision", flat(7.0))
         self.put(process, "lock_busy_fano", flat(1.0), bucket="50ms")
+        for dependency in ("database", "bus", "leases"):
+            self.put(process, "dependency_up", flat(1.0), dependency=dependency)
+            self.put(process, "dependency_seconds", flat(0.002), dependency=dependency)
         for part in self.plan.parts:
             self.put(process, "part_running", flat(1.0), part=part)
         for loop in self.plan.loops:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.ops.runbooks.books import causes_work
 from holdfast.ops.runbooks.collectors.locks import HELD_STEP, lock_step, metrics_step
 from holdfast.ops.runbooks.collectors.plane import DEBT_STEP
+from holdfast.ops.runbooks.collectors.work import FLEET_STEP, WORK_STEP
 from holdfast.ops.runbooks.evidence.locks import HeldFact, LockFact, LocksFact, number, span
 from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact
 from holdfast.ops.runbooks.evidence.plane import DebtFact
@@ -16,6 +18,8 @@ WAITING: Final = 20
 SHARE: Final = 0.5
 WAIT_S: Final = 1.0
 AGE_TTLS: Final = 2.0
+CAUSES: Final = ("worker silent", "topic without workers", "handler hangs", "jobs wait")
+"""Causes of waiting work that are no matter of locks; the same rules as in `why`."""
 
 
 def _debt(case: Case) -> DebtFact | None:
@@ -80,6 +84,8 @@ def _saturated(case: Case) -> Conclusion | None:
         else []
     )
     if not full:
+        return None
+    if causes_work.hangs(case):
         return None
     pool = full[0]
     sentence = (
@@ -165,6 +171,8 @@ RUNBOOK: Final = Runbook(
     needs="the database and the lease store; metrics for waits and rates",
     steps=(
         DEBT_STEP,
+        WORK_STEP,
+        FLEET_STEP,
         HELD_STEP,
         lock_step("loops", "which processes end overdue jobs and recover orphaned ones", RECONCILER, REPLAYER),
         metrics_step(
@@ -179,6 +187,7 @@ RUNBOOK: Final = Runbook(
         ),
     ),
     rules=(
+        *(each for each in causes_work.rules() if each.name in CAUSES),
         FindingRule(
             "tenant at its limit",
             FindingSeverity.ACT,
@@ -213,5 +222,5 @@ RUNBOOK: Final = Runbook(
         FindingRule("orphans", FindingSeverity.WATCH, "orphaned jobs resume", _orphans),
     ),
     fine="Nothing waits for a tenant limit, a worker, a stuck holder, or a loop without a leader.",
-    essential=("debt", "held", "loops"),
+    essential=("debt", "work", "workers", "held", "loops"),
 )

@@ -11,10 +11,10 @@ from holdfast.ops.runbooks.collectors.locks import (
     FORCED_STEP,
     HELD_STEP,
     LATE_SHARE,
-    STORE_STEP,
     ledger_step,
     metrics_step,
 )
+from holdfast.ops.runbooks.collectors.servers import STORE_STEP
 from holdfast.ops.runbooks.evidence.ledger import CAUSES, Cause, LedgerFact, Loss
 from holdfast.ops.runbooks.evidence.locks import ForcedFact, HeldFact, StoreFact, number, span
 from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact

@@ -6,7 +6,8 @@ from typing import Final
 
 from holdfast.core.history.events import EventKind
 from holdfast.core.lease.error_policy import OnError
-from holdfast.ops.runbooks.collectors.locks import POLICY_STEP, STORE_STEP, ledger_step, metrics_step
+from holdfast.ops.runbooks.collectors.locks import POLICY_STEP, ledger_step, metrics_step
+from holdfast.ops.runbooks.collectors.servers import STORE_STEP
 from holdfast.ops.runbooks.evidence.ledger import LedgerFact
 from holdfast.ops.runbooks.evidence.locks import PolicyFact, StoreFact, number, span
 from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricQuery, MetricsFact

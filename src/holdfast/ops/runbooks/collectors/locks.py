@@ -18,7 +18,6 @@ from holdfast.ops.runbooks.evidence.locks import (
     LockFact,
     LocksFact,
     PolicyFact,
-    StoreFact,
 )
 from holdfast.ops.runbooks.evidence.metrics import MetricQuery, queried, scraped
 from holdfast.ops.runbooks.model import EvidenceSource, Fact, NotGiven, RunbookStep
@@ -35,10 +34,11 @@ LOOKED_AT: Final = 5000
 LATE_SHARE: Final = 1 / 3
 """Renewal happens when two thirds of the TTL are left. A lease with less than this share has missed renewals."""
 
-_SECTIONS: Final = ("replication", "memory", "stats", "persistence")
+_SECTIONS: Final = ("replication", "memory", "stats", "persistence", "server", "commandstats")
 _ABOUT: Final = (
     *("role", "connected_slaves", "master_link_status", "master_last_io_seconds_ago"),
     *("maxmemory_policy", "evicted_keys", "loading", "aof_enabled"),
+    *("uptime_in_seconds", "rdb_last_bgsave_status", "aof_last_write_status", "cmdstat_flushall", "cmdstat_flushdb"),
 )
 
 
@@ -98,27 +98,7 @@ async def forced(scene: RunbookContext) -> ForcedFact:
     return ForcedFact(tuple(each for each in records if each.at.timestamp() >= since), scene.given.window)
 
 
-async def store(scene: RunbookContext) -> StoreFact:
-    """Whether the store answers. No answer is a finding here, not a failure of the step."""
-    locks = scene.locks()
-    engine = locks.capabilities.engine
-    slowest, answered, error = 0.0, 0, ""
-    for asked in range(1, PINGS + 1):
-        began = scene.clock.now().mono
-        try:
-            await locks.ping()
-        except BackendError as trouble:
-            error = str(trouble)
-            if not answered:
-                return StoreFact(engine, asked, 0, None, error)
-            break  # it answered a moment ago: that is the finding, and waiting longer adds nothing
-        answered += 1
-        slowest = max(slowest, (scene.clock.now().mono - began) / NS)
-    about = await _about_redis(scene) if engine == "redis" else None
-    return StoreFact(engine, answered + bool(error), answered, slowest, error, about)
-
-
-async def _about_redis(scene: RunbookContext) -> Mapping[str, str] | None:
+async def about_redis(scene: RunbookContext) -> Mapping[str, str] | None:
     """What the server reports about replication and eviction; None if this user may not ask."""
     from holdfast.stores.redis.asyncio_driver import Mux
     from holdfast.stores.redis.protocol import ReplyError, pack
@@ -224,13 +204,6 @@ def ledger_place(scene: RunbookContext) -> tuple[str, int]:
     return scene.ledger, round(scene.given.patience * NS * 4 / 5)
 
 
-STORE_STEP: Final = RunbookStep(
-    "store",
-    "whether the lease store answers, how quickly, and what it reports about its replicas",
-    ("holdfast locks", "redis-cli PING", "redis-cli INFO replication"),
-    EvidenceSource.LEASES,
-    store,
-)
 POLICY_STEP: Final = RunbookStep(
     "policy",
     "the mode of each risk class, how often locks fell back, and whether work is done twice",

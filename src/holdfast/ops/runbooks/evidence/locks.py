@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 from holdfast.leases.inspection import ForcedRelease, Inspection
 
@@ -139,9 +140,45 @@ class ForcedFact:
         return {"window_seconds": self.window_s, "forced": [each.as_dict() for each in self.records]}
 
 
+SLOW_S: Final = 0.25
+"""A request that takes longer is slow: ten times what a store in another data center takes."""
+
+
+class Reach(StrEnum):
+    """How a server reacts, from what its address and its answers show."""
+
+    WELL = "well"
+    SLOW = "slow"  # it answers, and takes long
+    HANGS = "hangs"  # it accepts connections and does not answer
+    REFUSED = "refused"  # no process listens at the address
+    UNREACHABLE = "unreachable"  # its name is unknown, or no packet comes back
+    FAILS = "fails"  # it answers with errors
+
+
+@dataclass(frozen=True, slots=True)
+class WireFact:
+    """What an address did with one connection and the smallest request of its protocol, without any driver."""
+
+    address: str
+    connected: float | None = None  # seconds
+    answered: float | None = None  # seconds after the connection
+    problem: str = ""
+    refused: bool = False
+    limit: float = 0.0  # how long the probe waited
+
+    def line(self) -> str:
+        """One line of text."""
+        if self.connected is None:
+            return f"{self.address}: {self.problem}"
+        found = f"{self.address} accepts a connection after {span(self.connected)}"
+        if self.answered is None:
+            return f"{found}, and {self.problem or f'sends nothing for {span(self.limit)}'}"
+        return f"{found}, and answers after {span(self.answered)}"
+
+
 @dataclass(frozen=True, slots=True)
 class StoreFact:
-    """Whether the lease store answers, how quickly, and what it reports about itself."""
+    """Whether a server answers, how quickly, and what it reports about itself."""
 
     engine: str
     asked: int
@@ -149,28 +186,50 @@ class StoreFact:
     slowest: float | None  # seconds
     error: str = ""
     about: Mapping[str, str] | None = None  # what Redis reports: role, replicas, eviction
+    wire: WireFact | None = None  # None: it has no address, or was not probed
+    fastest: float | None = None  # seconds; None: as slow as the slowest
 
     @property
     def down(self) -> bool:
         """Whether it did not answer any request."""
         return self.answered == 0
 
+    @property
+    def took(self) -> float | None:
+        """The shortest time to an answer, in seconds: a slow server is slow each time. None: there was no answer."""
+        quick = self.slowest if self.fastest is None else self.fastest
+        seen = [each for each in (quick, None if self.wire is None else self.wire.answered) if each is not None]
+        return min(seen, default=None)
+
+    @property
+    def reach(self) -> Reach:
+        """How it reacts."""
+        wire = self.wire
+        if wire is not None and wire.connected is None and self.down:
+            return Reach.REFUSED if wire.refused else Reach.UNREACHABLE
+        if (self.took or 0.0) >= SLOW_S:
+            return Reach.SLOW
+        if wire is not None and wire.answered is None and self.down:
+            return Reach.HANGS
+        return Reach.FAILS if self.error else Reach.WELL
+
     def lines(self) -> Sequence[str]:
         """The fact as text."""
+        found = [] if self.wire is None else [self.wire.line()]
         if self.down:
-            return [f"{self.engine} does not answer: {self.error}"]
-        found = [
-            f"{self.engine} answered {self.answered} of {self.asked} PINGs, the slowest after {span(self.slowest)}"
-        ]
+            return [*found, f"{self.engine} answers no request: {self.error}"]
+        found.append(
+            f"{self.engine} answered {self.answered} of {self.asked} requests, the slowest after {span(self.slowest)}"
+        )
         if self.error:
             found.append(f"last error: {self.error}")
-        if self.about is not None:
-            found.append("INFO: " + ", ".join(f"{name} {value}" for name, value in self.about.items()))
+        if self.about:
+            found.append("reports: " + ", ".join(f"{name} {value}" for name, value in self.about.items()))
         return found
 
     def as_dict(self) -> dict[str, Any]:
         """The fact as JSON types."""
-        return {**asdict(self), "down": self.down}
+        return {**asdict(self), "down": self.down, "reach": str(self.reach)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,9 @@
+-- Contract: attempts that run, the longest first, with their last progress, without what their users put into them.
+SELECT job.id, job.tenant, job.topic, job.pool, job.worker, job.attempt, job.created_ns, job.updated_ns, job.timeout_ns,
+    progress.at_ns AS progress_ns, progress.note
+FROM plane_job AS job
+LEFT JOIN plane_progress AS progress
+    ON progress.job = job.id AND progress.made_ns = job.created_ns AND progress.attempt = job.attempt
+WHERE job.state = 'RUNNING'
+    AND job.state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')
+ORDER BY job.updated_ns, job.id LIMIT :most
