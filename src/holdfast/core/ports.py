@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from holdfast.core.diagnosis import Finding, KnownFindings
+from holdfast.core.diagnosis import KnownFindings, StoreFinding
 from holdfast.core.histogram import Measure, MeasuredOutcome
 from holdfast.core.history.events import EventKind, Record
 from holdfast.core.lease.error_policy import OnError
@@ -178,7 +178,7 @@ class HasServerTime(Protocol):
 class Diagnosable(Protocol):
     """A store that can say what its server promises as it is configured now."""
 
-    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
         """Ask the server, and change nothing. Errors are those of `Store`."""
         ...
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.diagnosis import Finding, HostFacts, Severity, grade, host_findings, worst
+from holdfast.core.diagnosis import HostFacts, Severity, StoreFinding, grade, host_findings, worst
 from holdfast.core.ports import Diagnosable, HasServerTime, Store
 from holdfast.errors import BackendError
 from holdfast.runtime.run_sync import run_now
@@ -39,7 +39,7 @@ class Diagnosis:
 
     engine: str
     best: Guarantee
-    findings: tuple[Finding, ...]
+    findings: tuple[StoreFinding, ...]
 
     @property
     def grade(self) -> Guarantee:

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.exit_codes import Exit
-from holdfast.core.diagnosis import Finding, Severity
+from holdfast.core.diagnosis import Severity, StoreFinding
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.ops.doctor import Diagnosis, examine
 from holdfast.runtime.run_sync import run_now
@@ -56,7 +56,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     made.close()
 
 
-def of(found: Diagnosis, check: str) -> Finding:
+def of(found: Diagnosis, check: str) -> StoreFinding:
     [one] = [each for each in found.findings if each.check == check]
     return one
 

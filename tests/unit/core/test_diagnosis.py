@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from holdfast.core.diagnosis import (
-    Finding,
     HostFacts,
     Severity,
+    StoreFinding,
     grade,
     host_findings,
     limiting,
@@ -23,7 +23,7 @@ WELL = HostFacts(
 )
 
 
-def judged(**changed: object) -> dict[str, Finding]:
+def judged(**changed: object) -> dict[str, StoreFinding]:
 
     facts = dataclasses.replace(WELL, **changed)  # type: ignore[arg-type]  # names of fields
     return {each.check: each for each in host_findings(facts, 30 * NS, 2 * NS)}
@@ -64,9 +64,9 @@ def test_a_request_timeout_that_hides_a_missed_renewal_is_a_finding() -> None:
 
 
 def test_the_lowest_limit_decides_the_grade_and_names_its_finding() -> None:
-    mild = Finding("a", Severity.WARNING, "", limit=Guarantee.EXCLUSIVE_IF_CLOCK_SANE)
-    bad = Finding("b", Severity.CRITICAL, "", limit=Guarantee.EFFICIENCY_ONLY)
-    note = Finding("c", Severity.NOTE, "")
+    mild = StoreFinding("a", Severity.WARNING, "", limit=Guarantee.EXCLUSIVE_IF_CLOCK_SANE)
+    bad = StoreFinding("b", Severity.CRITICAL, "", limit=Guarantee.EFFICIENCY_ONLY)
+    note = StoreFinding("c", Severity.NOTE, "")
     assert grade(Guarantee.FENCED, [note]) is Guarantee.FENCED
     assert grade(Guarantee.FENCED, [note, mild]) is Guarantee.EXCLUSIVE_IF_CLOCK_SANE
     assert grade(Guarantee.FENCED, [bad, mild]) is Guarantee.EFFICIENCY_ONLY

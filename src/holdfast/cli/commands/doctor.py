@@ -14,7 +14,7 @@ from holdfast.cli.options import Json, Url
 from holdfast.cli.output.screen import cell, plain_table, put_json, put_table
 from holdfast.cli.parse_time import duration_option
 from holdfast.cli.plane_options import Config, Database
-from holdfast.core.diagnosis import Finding, Severity
+from holdfast.core.diagnosis import Severity, StoreFinding
 from holdfast.core.lease import timing
 from holdfast.ops.doctor import Diagnosis, examine
 from holdfast.types import MS, NS, duration_ns
@@ -75,7 +75,7 @@ def _verdict(found: Diagnosis) -> str:
     return f"{found.engine}: {found.grade} (the engine can promise {found.best}{limited})"
 
 
-def _table(findings: tuple[Finding, ...]) -> Table:
+def _table(findings: tuple[StoreFinding, ...]) -> Table:
     table = plain_table(*((heading, "left") for heading in ("CHECK", "RESULT", "FOUND", "REASON", "FIX")))
     for each in findings:
         table.add_row(*map(cell, (each.check, each.severity, each.found, each.reason, each.fix)))

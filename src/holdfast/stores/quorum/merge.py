@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.core.diagnosis import Finding, Severity
+from holdfast.core.diagnosis import Severity, StoreFinding
 from holdfast.core.lease.quorum import assured, free_in_ns, majority, settled
 from holdfast.types import NS, AuditRecord, Holding
 
@@ -108,19 +108,19 @@ def _same(first: AuditRecord, second: AuditRecord) -> bool:
     )
 
 
-def all_findings(said: Mapping[int, Sequence[Finding]], nodes: int) -> list[Finding]:
+def all_findings(said: Mapping[int, Sequence[StoreFinding]], nodes: int) -> list[StoreFinding]:
     """The findings about a quorum: those of each node with its number, and one for each check that all nodes pass.
 
     A node that forgets a lease, for whatever reason, may vote for another holder; with a lease that exactly a majority
     has granted, one such node is enough.
     """
-    found: list[Finding] = []
+    found: list[StoreFinding] = []
     if len(said) < nodes:
         away = ", ".join(str(node + 1) for node in range(nodes) if node not in said)
         reason = "if one more node goes away, there may be no majority"
-        found.append(Finding("nodes", Severity.WARNING, f"no answer of {away} (of {nodes})", reason, "restore it"))
+        found.append(StoreFinding("nodes", Severity.WARNING, f"no answer of {away} (of {nodes})", reason, "restore it"))
     else:
-        found.append(Finding("nodes", Severity.OK, f"all {nodes} answer"))
+        found.append(StoreFinding("nodes", Severity.OK, f"all {nodes} answer"))
     checks = dict.fromkeys(each.check for findings in said.values() for each in findings)
     for check in checks:
         of_nodes = {node: each for node, findings in said.items() for each in findings if each.check == check}

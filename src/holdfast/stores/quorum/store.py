@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from holdfast.core.diagnosis import Finding
+from holdfast.core.diagnosis import StoreFinding
 from holdfast.core.lease.quorum import Tally, Verdict, settled, validity_ns, vote
 from holdfast.core.ports import LISTEN_NS, Capabilities, Clock, Diagnosable, Store, Watch
 from holdfast.errors import BackendError, Misconfigured, Timeout
@@ -359,10 +359,10 @@ class QuorumStore:
         """No waiter is woken: a release is a majority's, and no single node knows of it."""
         raise Misconfigured("a quorum wakes no waiter; its waiters poll")
 
-    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
         """See `ports.Diagnosable`. What lowers the guarantee of one node lowers that of the quorum."""
 
-        async def ask(store: Store, limit: int) -> list[Finding]:
+        async def ask(store: Store, limit: int) -> list[StoreFinding]:
             return await store.diagnose(limit) if isinstance(store, Diagnosable) else []
 
         return all_findings(await self._nodes.ask_healthy("be diagnosed", ask, timeout_ns), self._nodes.number)

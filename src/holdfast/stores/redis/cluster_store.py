@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.core.diagnosis import Finding, Severity
+from holdfast.core.diagnosis import Severity, StoreFinding
 from holdfast.errors import BackendError, BadInput, Misconfigured
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis.asyncio_driver import Mux
@@ -207,10 +207,10 @@ class ClusterStore(ManyRedisStore):
         node = await self._nodes.node(slot_of(lock), self._commands.deadline(timeout_ns))
         return await self._nodes.subscriber(node).open(timeout_ns)
 
-    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
         """See `ports.Diagnosable`. Of each check, the worst finding of all primaries."""
         deadline = self._commands.deadline(timeout_ns)
-        worst: dict[str, Finding] = {}
+        worst: dict[str, StoreFinding] = {}
         order = list(Severity)
         for node in await self._nodes.primaries(deadline):
             driver = self._nodes.driver(node)

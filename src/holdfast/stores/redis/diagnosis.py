@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.diagnosis import Finding, Severity
+from holdfast.core.diagnosis import Severity, StoreFinding
 from holdfast.stores.redis.commands import Driver
 from holdfast.stores.redis.protocol import Reply, ReplyError, pack
 from holdfast.types import Guarantee
@@ -68,7 +68,7 @@ async def probe(driver: Driver, deadline_ns: int, *, sentinel: bool, wait_replic
     )
 
 
-def findings(facts: RedisFacts) -> list[Finding]:
+def findings(facts: RedisFacts) -> list[StoreFinding]:
     """What the facts mean."""
     return [
         _version(facts),
@@ -81,88 +81,90 @@ def findings(facts: RedisFacts) -> list[Finding]:
     ]
 
 
-def _version(facts: RedisFacts) -> Finding:
+def _version(facts: RedisFacts) -> StoreFinding:
     if facts.version is None:
         return _unknown("version", "INFO")
     shown = f"{facts.product} {'.'.join(map(str, facts.version))}"
     if facts.version >= OLDEST:
-        return Finding("version", Severity.OK, shown)
-    return Finding(
+        return StoreFinding("version", Severity.OK, shown)
+    return StoreFinding(
         "version", Severity.CRITICAL, shown, "the scripts need 6.2 (SET with GET)", "upgrade to 6.2 or newer", _ONLY
     )
 
 
-def _scripts(facts: RedisFacts) -> Finding:
+def _scripts(facts: RedisFacts) -> StoreFinding:
     if not facts.scripts:
-        return Finding("scripts", Severity.OK, "the user may run scripts")
+        return StoreFinding("scripts", Severity.OK, "the user may run scripts")
     reason = "acquire needs a script: the lease and its fence are one step"
     fix = "grant +eval +evalsha to the user (holdfast access redis prints the whole account)"
-    return Finding("scripts", Severity.CRITICAL, f"scripts are refused: {facts.scripts}", reason, fix, _ONLY)
+    return StoreFinding("scripts", Severity.CRITICAL, f"scripts are refused: {facts.scripts}", reason, fix, _ONLY)
 
 
-def _role(facts: RedisFacts) -> Finding:
+def _role(facts: RedisFacts) -> StoreFinding:
     if facts.role is None:
         return _unknown("role", "INFO")
     if facts.role == "master":
-        return Finding("role", Severity.OK, "a primary")
-    return Finding("role", Severity.CRITICAL, "a replica", "it accepts no lease", "name the primary in the URL", _ONLY)
+        return StoreFinding("role", Severity.OK, "a primary")
+    return StoreFinding(
+        "role", Severity.CRITICAL, "a replica", "it accepts no lease", "name the primary in the URL", _ONLY
+    )
 
 
-def _eviction(facts: RedisFacts) -> Finding:
+def _eviction(facts: RedisFacts) -> StoreFinding:
     if facts.policy is None:
         return _unknown("eviction", "INFO")
     limited = facts.max_memory != 0
     found = f"maxmemory-policy {facts.policy}, maxmemory {facts.max_memory if limited else 'unlimited'}"
     if facts.policy == "noeviction":
-        return Finding("eviction", Severity.OK, found)
+        return StoreFinding("eviction", Severity.OK, found)
     fix = "CONFIG SET maxmemory-policy noeviction, or give leases a server of their own"
     if not limited:
-        return Finding("eviction", Severity.NOTE, found, "with a limit it would evict locks that are held", fix)
+        return StoreFinding("eviction", Severity.NOTE, found, "with a limit it would evict locks that are held", fix)
     reason = "a full server deletes locks while they are held, and grants them again"
-    return Finding("eviction", Severity.CRITICAL, found, reason, fix, _ONLY)
+    return StoreFinding("eviction", Severity.CRITICAL, found, reason, fix, _ONLY)
 
 
-def _persistence(facts: RedisFacts) -> Finding:
+def _persistence(facts: RedisFacts) -> StoreFinding:
     if facts.append_only is None or (facts.append_only and facts.append_fsync is None):
         return _unknown("persistence", "INFO and CONFIG GET")
     fix = "CONFIG SET appendonly yes and appendfsync always, and write both to the configuration file"
     if not facts.append_only:
         reason = "a restart forgets the newest leases, and grants them again while their holders work"
-        return Finding("persistence", Severity.WARNING, "appendonly no", reason, fix, _ONLY)
+        return StoreFinding("persistence", Severity.WARNING, "appendonly no", reason, fix, _ONLY)
     found = f"appendonly yes, appendfsync {facts.append_fsync}"
     if facts.append_fsync == "always":
-        return Finding("persistence", Severity.OK, found)
+        return StoreFinding("persistence", Severity.OK, found)
     reason = "a power failure forgets the leases of the last second, and the restarted server grants them again"
-    return Finding("persistence", Severity.WARNING, found, reason, fix, _ONLY)
+    return StoreFinding("persistence", Severity.WARNING, found, reason, fix, _ONLY)
 
 
-def _failover(facts: RedisFacts) -> Finding:
+def _failover(facts: RedisFacts) -> StoreFinding:
     if not facts.failover:
-        return Finding("failover", Severity.OK, "no automatic failover was seen")
+        return StoreFinding("failover", Severity.OK, "no automatic failover was seen")
     found = f"automatic failover by {facts.failover}"
     if facts.wait_replicas:
         found += f", wait_replicas={facts.wait_replicas}"
     reason = "replication is asynchronous: a promoted replica may not know a lease, and grants it again"
     fix = "for correctness use a store with consensus or a quorum, or guard every write with the fence"
-    return Finding("failover", Severity.WARNING, found, reason, fix, _ONLY)
+    return StoreFinding("failover", Severity.WARNING, found, reason, fix, _ONLY)
 
 
-def _replicas(facts: RedisFacts) -> Finding:
+def _replicas(facts: RedisFacts) -> StoreFinding:
     if facts.replicas is None:
         return _unknown("replicas", "INFO")
     if facts.replicas == 0:
-        return Finding("replicas", Severity.OK, "no replicas")
+        return StoreFinding("replicas", Severity.OK, "no replicas")
     known = "unknown" if facts.min_replicas is None else facts.min_replicas
     found = f"{facts.replicas} replicas, min-replicas-to-write {known}"
     if facts.min_replicas:
-        return Finding("replicas", Severity.OK, found)
+        return StoreFinding("replicas", Severity.OK, found)
     reason = "a primary that is cut off from its replicas goes on granting leases"
     fix = "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 5"
-    return Finding("replicas", Severity.WARNING if facts.failover else Severity.NOTE, found, reason, fix)
+    return StoreFinding("replicas", Severity.WARNING if facts.failover else Severity.NOTE, found, reason, fix)
 
 
-def _unknown(check: str, command: str) -> Finding:
-    return Finding(
+def _unknown(check: str, command: str) -> StoreFinding:
+    return StoreFinding(
         check,
         Severity.WARNING,
         "unknown",

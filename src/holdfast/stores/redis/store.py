@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.core.diagnosis import Finding
+from holdfast.core.diagnosis import StoreFinding
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, BadInput, Misconfigured, Timeout, Unavailable
@@ -465,7 +465,7 @@ class RedisStore:
         if self._watches.get(watch.lock) is watch:
             self._watches.pop(watch.lock, None)
 
-    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
         """See `ports.Diagnosable`."""
         deadline = self._driver.deadline(timeout_ns)
         sentinel, replicas = bool(self._address.service), self._address.wait_replicas

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.diagnosis import Finding, Severity
+from holdfast.core.diagnosis import Severity, StoreFinding
 from holdfast.types import Guarantee
 
 MOUNTS: Final = "/proc/self/mountinfo"
@@ -28,12 +28,12 @@ def is_shared(path: str, mountinfo: str = MOUNTS) -> bool:
     return file_system(path, mountinfo) in SHARED_TYPES
 
 
-def file_system_finding(path: str, mountinfo: str = MOUNTS) -> Finding:
+def file_system_finding(path: str, mountinfo: str = MOUNTS) -> StoreFinding:
     """What the file system means for leases."""
     kind = file_system(path, mountinfo) or "unknown"
     if kind not in SHARED_TYPES:
-        return Finding("file_system", Severity.OK, kind)
-    return Finding(
+        return StoreFinding("file_system", Severity.OK, kind)
+    return StoreFinding(
         "file_system",
         Severity.CRITICAL,
         f"{kind}, which several machines can reach",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from holdfast.core.diagnosis import Finding
+from holdfast.core.diagnosis import StoreFinding
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, Closed
 from holdfast.stores.sqlite.lease_table import LeaseTable
@@ -201,7 +201,7 @@ class SqliteStore:
         """See `ports.Store.watch`."""
         return await self._color.watch(self, key, timeout_ns)
 
-    async def diagnose(self, timeout_ns: int) -> list[Finding]:
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
         """See `ports.Diagnosable`."""
         await self.ping(timeout_ns)
         return [file_system_finding(self.leases.file.path)]
