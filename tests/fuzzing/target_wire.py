@@ -269,7 +269,7 @@ def _passed_on(message: Any) -> None:
 
 def bus_answer(data: bytes) -> None:
     """What a server says to a message that it was to store: stored is only what it says is stored, with its place."""
-    from holdfast.plane.bus.nats.connection import check_stored, translated  # newer than what the others are about
+    from holdfast.stores.nats.answers import check_stored, translated  # newer than what the others are about
 
     with contextlib.suppress(nats.errors.Error, TimeoutError):  # what `NatsConnection.errors` turns into ours
         try:

@@ -165,8 +165,8 @@ def retry_under_a_new_token_without_undoing_the_old(patch: pytest.MonkeyPatch) -
     """An attempt of unknown outcome is repeated under a new token, and waits for what the first one may have got."""
     undo = acquiring.undo
 
-    def unless_it_timed_out(ports: Ports, spec: LockSpec, token: str, wait_ns: int = 0) -> Coroutine[Any, Any, None]:
-        return _nothing() if isinstance(sys.exc_info()[1], Timeout) else undo(ports, spec, token, wait_ns)
+    def unless_it_timed_out(ports: Ports, spec: LockSpec, token: str, *rest: Any) -> Coroutine[Any, Any, None]:
+        return _nothing() if isinstance(sys.exc_info()[1], Timeout) else undo(ports, spec, token, *rest)
 
     patch.setattr(acquiring, "undo", unless_it_timed_out)
 
@@ -313,10 +313,8 @@ def a_cancelled_acquire_is_not_undone(patch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled while the store's grant is on its way leaves a key without a holder."""
     undo = acquiring.undo
 
-    def unless_it_was_cancelled(
-        ports: Ports, spec: LockSpec, token: str, wait_ns: int = 0
-    ) -> Coroutine[Any, Any, None]:
-        return undo(ports, spec, token, wait_ns) if isinstance(sys.exc_info()[1], Timeout) else _nothing()
+    def unless_it_was_cancelled(ports: Ports, spec: LockSpec, token: str, *rest: Any) -> Coroutine[Any, Any, None]:
+        return undo(ports, spec, token, *rest) if isinstance(sys.exc_info()[1], Timeout) else _nothing()
 
     patch.setattr(acquiring, "undo", unless_it_was_cancelled)
 

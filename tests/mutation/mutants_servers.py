@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.runtime.connection_pool import ConnectionPool
+from holdfast.stores.nats import revisions as nats_revisions
 from holdfast.stores.redis import store as redis_store
 from holdfast.stores.redis.asyncio_driver import MuxConnection
 from holdfast.stores.redis.protocol import RedisScript, pack
@@ -248,3 +249,39 @@ def a_fence_counted_from_the_present_rows(patch: pytest.MonkeyPatch) -> None:
     """The next fence is one above the highest in the table, which a release deletes."""
     counter = "(SELECT max(value + 1, :fence_floor) FROM holdfast_fence)"
     restate(patch, "ACQUIRE", counter, "(SELECT coalesce(max(fence), 0) + 1 FROM holdfast_lease)")
+
+
+@keep(
+    "many: the deadline of another host compared with one's own clock",
+    where="stores/nats/revisions.py",
+    found_by=Test(
+        "unit.stores.test_nats_values",
+        "test_by_the_servers_clock_it_takes_as_much_longer_as_their_clocks_may_differ",
+        at="assert left(30 * NS) == 10 * NS",
+    ),
+    attacks=("R2",),
+)
+def a_lease_that_is_over_by_the_first_clock_at_hand(patch: pytest.MonkeyPatch) -> None:
+    """On NATS a lease may be replaced as soon as the timestamps of the servers say that its TTL is over."""
+    patch.setattr(nats_revisions, "CLOCKS_APART_NS", 0)
+
+
+@keep(
+    "many: a watcher's time that is not started again",
+    where="stores/nats/revisions.py",
+    found_by=Test(
+        "unit.stores.test_nats_values",
+        "test_a_message_that_is_seen_again_keeps_the_time_of_its_first_sight",
+        at="Revision(6, HELD, 950)",
+    ),
+    attacks=("R2", "R7"),
+)
+def a_watcher_that_does_not_notice_renewals(patch: pytest.MonkeyPatch) -> None:
+    """On NATS a client counts from the first message of a key that it saw, and takes a lease that is renewed."""
+    learned = nats_revisions.Revisions.learned
+
+    def stubborn(self: Any, key: str, revision: Any) -> Any:
+        known = self.get(key)
+        return learned(self, key, revision if known is None else revision._replace(since_ns=known.since_ns))
+
+    patch.setattr(nats_revisions.Revisions, "learned", stubborn)

@@ -65,7 +65,11 @@ _FLOWS: Final = (
     _awaited("flow.release.answered", "a release was answered, and the caller has not been told"),
 )
 
-_RUNTIME: Final = (_here("runtime.lost", "a lease was found to be lost, and its holder has not been notified"),)
+_RUNTIME: Final = (
+    _here("runtime.lost", "a lease was found to be lost, and its holder has not been notified"),
+    _here("runtime.loop.asked", "blocking code has handed a call to the event loop of another thread"),
+    _here("runtime.loop.answered", "the call has ended there, and blocking code has not read its result"),
+)
 
 _STORES: Final = (
     _here("store.sqlite.begin", "a step on the lease file is about to begin"),
@@ -83,6 +87,8 @@ _STORES: Final = (
     _awaited("store.etcd.asyncio.send", "a request is about to be sent to a member, in a task of the caller"),
     _awaited("store.etcd.asyncio.sent", "it is sent, and its answer has not been awaited"),
     _awaited("store.etcd.asyncio.replied", "the answer has come, and has not been given to the caller"),
+    _awaited("store.nats.send", "requests are about to be queued for the shared connection"),
+    _awaited("store.nats.replied", "their replies have come, and have not been read"),
 )
 
 _GUARDS: Final = (

@@ -143,17 +143,28 @@ def _hurried(limit_ns: int | None) -> bool:
     return limit_ns is not None and limit_ns < FAIR_REQUEST_NS
 
 
-async def undo(ports: Ports, spec: LockSpec, token: str, wait_ns: int = 0) -> None:
-    """Release a grant that may exist, in the background. The caller waits for it for at most `wait_ns`.
+async def undo(ports: Ports, spec: LockSpec, token: str, wait_ns: int = 0, waiter: _Acquisition | None = None) -> None:
+    """Release a grant that may exist, in the background, and then let its waiter leave the queue.
+
+    The caller waits for both for at most `wait_ns`. The grant comes first: a hint that the waiter passes on before that
+    would wake another one in vain.
 
     The reaper is told first, so that nothing which ends this early (a closed event loop, a second interrupt) leaves the
     grant behind. It begins when the request sent here has had its time.
     """
     orphan = ports.reaper.reap(spec.key, token, spec.timing.ttl_ns, ports.request_timeout_ns)
-    await ports.runtime.finish(_undo(ports, spec, token, orphan), wait_ns)
+    await ports.runtime.finish(_undo(ports, spec, token, orphan, waiter), wait_ns)
 
 
-async def _undo(ports: Ports, spec: LockSpec, token: str, orphan: object) -> None:
+async def _undo(ports: Ports, spec: LockSpec, token: str, orphan: object, waiter: _Acquisition | None) -> None:
+    try:
+        await _release_unknown(ports, spec, token, orphan)
+    finally:
+        if waiter is not None:
+            await _leave_queue(ports, spec, waiter)
+
+
+async def _release_unknown(ports: Ports, spec: LockSpec, token: str, orphan: object) -> None:
     """Only a confirmed release settles it.
 
     "Not there" does not: the acquire request may still be on its way, on a connection that was given up, and arrive
@@ -475,9 +486,9 @@ async def _withdraw(ports: Ports, spec: LockSpec, acquisition: _Acquisition, err
     wait_ns = 0 if failed else CLEANUP_WAIT_NS
     queued = acquisition.watch is not None or acquisition.ticket is not None
     if acquisition.entry.asked is not None:
-        await undo(ports, spec, acquisition.token, 0 if queued else wait_ns)
+        await undo(ports, spec, acquisition.token, wait_ns, acquisition)
         acquisition.entry.asked = None
-    if queued:
+    elif queued:
         await ports.runtime.finish(_leave_queue(ports, spec, acquisition), wait_ns)
 
 

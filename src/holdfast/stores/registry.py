@@ -55,6 +55,7 @@ _SQLITE = _Built("holdfast.stores.sqlite.engine")
 _REDIS = _Built("holdfast.stores.redis.engine", "redis", ("redis", "hiredis"))
 _ETCD = _Built("holdfast.stores.etcd.engine", "etcd", ("httpcore", "anyio"))
 _CLUSTER = _REDIS._replace(module="holdfast.stores.redis.cluster_store")
+_NATS = _Built("holdfast.stores.nats.engine", "nats", ("nats",))
 _QUORUM = _Built("holdfast.stores.quorum.engine", "redis", ("redis", "hiredis"))
 
 BUILT: Mapping[str, _Built] = {
@@ -73,9 +74,11 @@ BUILT: Mapping[str, _Built] = {
     "redlock": _QUORUM,
     "etcd": _ETCD,
     "etcds": _ETCD,
+    "nats": _NATS,
+    "tls": _NATS,
 }
 ENTRY_POINTS: Final = "holdfast.stores"  # the group in which other packages register a scheme
-PLANNED = ("postgresql", "nats")
+PLANNED = ("postgresql",)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _USERINFO = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # wherever it stands: a URL may have another one inside
@@ -171,6 +174,8 @@ def redacted(url: str) -> str:
     if not at or rest.startswith("/"):
         return shown
     user, colon, _password = userinfo.partition(":")
+    if not colon and scheme.lower() in ("nats", "tls"):
+        return f"{scheme}{slashes}{_MASK}@{place}"  # there it is a token, and no user
     return f"{scheme}{slashes}{user}{colon}{_MASK if colon else ''}@{place}"
 
 

@@ -105,13 +105,13 @@ def staging(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
-    _nats_servers: Callable[[NatsExecutable], NatsServer],
+    nats_servers: Callable[[NatsExecutable], NatsServer],
 ) -> Iterator[Staging]:
     """Three places, marked."""
     skip_without_servers(request.param)
     leases = f"{request.getfixturevalue('_fleet_leases')}?prefix={uuid.uuid4().hex[:10]}:"
     with _postgres_servers(postgres_executables()[-1]).database() as database:
-        places = {"database": database, "bus": own_stream(_nats_servers(nats_executables()[-1])), "leases": leases}
+        places = {"database": database, "bus": own_stream(nats_servers(nats_executables()[-1])), "leases": leases}
         config = tmp_path / "staging.toml"
         config.write_text("".join(f"{name} = {json.dumps(url)}\n" for name, url in places.items()))
         made = Staging(config)

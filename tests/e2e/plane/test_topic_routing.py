@@ -34,7 +34,7 @@ def places(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
-    _nats_servers: Callable[[NatsExecutable], NatsServer],
+    nats_servers: Callable[[NatsExecutable], NatsServer],
 ) -> Iterator[Places]:
     """Everything in one directory; or state in Postgres, messages on NATS and leases in Redis."""
     if request.param == "embedded":
@@ -44,7 +44,7 @@ def places(
     with ExitStack() as stack:
         database = stack.enter_context(_postgres_servers(postgres_executables()[-1]).database())
         redis = stack.enter_context(start_redis(redis_executables()[-1]))
-        yield Places(database, redis.url, own_stream(_nats_servers(nats_executables()[-1])))
+        yield Places(database, redis.url, own_stream(nats_servers(nats_executables()[-1])))
 
 
 @dataclass

@@ -17,6 +17,7 @@ from holdfast.stores.registry import open_engine
 from holdfast.testing.conformance import AsyncioWorld, BlockingWorld, Check, checks_for, run_check
 from holdfast.types import Guarantee
 from support.servers.etcd import etcd_executables, start_etcd
+from support.servers.nats import NatsExecutable, NatsServer, nats_executables, own_bucket
 from support.servers.redis import RedisExecutable, redis_executables, start_redis
 from support.servers.redis_cluster import RedisClusterServers, start_cluster
 from support.servers.sentinel import SentinelDeployment, start_sentinels
@@ -32,8 +33,10 @@ class Subject:
     server: bool = False
 
 
-def _claims(engine: str, *, durable: bool, shared: bool, many: bool = True) -> Capabilities:
-    return Capabilities(engine, Guarantee.FENCED, wakeups=True, fair=True, durable=durable, shared=shared, many=many)
+def _claims(
+    engine: str, *, durable: bool, shared: bool, many: bool = True, fair: bool = True
+) -> Capabilities:
+    return Capabilities(engine, Guarantee.FENCED, wakeups=True, fair=fair, durable=durable, shared=shared, many=many)
 
 
 def _memory(_request: pytest.FixtureRequest) -> str:
@@ -68,6 +71,14 @@ def _cluster(request: pytest.FixtureRequest) -> str:
     return cluster.url
 
 
+def _nats(executable: NatsExecutable) -> Callable[[pytest.FixtureRequest], str]:
+    def url(request: pytest.FixtureRequest) -> str:
+        server: Callable[[NatsExecutable], NatsServer] = request.getfixturevalue("nats_servers")
+        return own_bucket(server(executable))
+
+    return url
+
+
 ENGINES = [
     Subject("memory", _memory, _claims("memory", durable=False, shared=False)),
     Subject("sqlite", _file, _claims("sqlite", durable=True, shared=True)),
@@ -86,6 +97,10 @@ ENGINES = [
     *(
         Subject(f"cluster-of-{executable}", _cluster, _claims("redis", durable=False, shared=True), server=True)
         for executable in redis_executables()[-1:]
+    ),
+    *(
+        Subject(str(each), _nats(each), _claims("nats", durable=True, shared=True, fair=False), server=True)
+        for each in nats_executables()
     ),
 ]
 

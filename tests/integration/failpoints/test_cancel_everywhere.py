@@ -52,9 +52,15 @@ def etcd_clients(etcd_url: str) -> Opened:
     return lambda: aio.connect(etcd_url)
 
 
-async def everything(opened: Opened, cleanup_s: float = 0.0) -> Findings:
+@pytest.fixture
+def nats_clients(nats_leases: str) -> Opened:
+    return lambda: aio.connect(nats_leases)
+
+
+async def everything(opened: Opened, cleanup_s: float = 0.0, *, fair: bool = True) -> Findings:
     total = Findings()
-    for scenarios, contended in ((FREE, False), (CONTENDED, True)):
+    waits = CONTENDED if fair else tuple(each for each in CONTENDED if each is not wait_in_turn)
+    for scenarios, contended in ((FREE, False), (waits, True)):
         for scenario in scenarios:
             for way in WAYS:
                 found = await cancel_everywhere(opened, scenario, way, contended=contended, cleanup_s=cleanup_s)
@@ -112,6 +118,12 @@ async def test_cancelling_anywhere_leaves_nothing_behind_on_redis(
 async def test_cancelling_anywhere_leaves_nothing_behind_on_etcd(etcd_clients: Opened) -> None:
     """An answer of consensus takes longer than a cancelled caller waits for its cleanup."""
     clean(await everything(etcd_clients, LIMIT_S), 60)
+
+
+@pytest.mark.requires("R13", "R45", "R81")
+@pytest.mark.asyncio
+async def test_cancelling_anywhere_leaves_nothing_behind_on_nats(nats_clients: Opened) -> None:
+    clean(await everything(nats_clients, fair=False), 60)
 
 
 @pytest.mark.asyncio

@@ -128,3 +128,10 @@ def test_a_fault_anywhere_leaves_nothing_behind_on_etcd(
     etcd_url: str, scenario: Callable[[holdfast.Locks], None]
 ) -> None:
     check_everywhere(etcd_url, scenario)
+
+
+@pytest.mark.parametrize("scenario", [acquire_renew_release, a_block])  # the store has no queue
+def test_a_fault_anywhere_leaves_nothing_behind_on_nats(
+    nats_leases: str, scenario: Callable[[holdfast.Locks], None]
+) -> None:
+    check_everywhere(nats_leases, scenario)

@@ -33,10 +33,11 @@ AWAITED = "flow.acquire.ask"
 LIMIT_S = 20.0
 
 # Which test reaches which points. All of them together are all that there are.
-BY_LEASES = {"flow.", "runtime."}
+BY_LEASES = {"flow.", "runtime.lost"}
 BY_FILES = {"store.sqlite."}
 BY_REDIS = {"store.redis."}
 BY_ETCD = {"store.etcd."}
+BY_NATS_LEASES = {"store.nats.", "runtime.loop."}
 BY_GUARDS = {"guard."}
 BY_NATS = {"plane.nats.", "plane.outbox."}
 BY_POSTGRES = {"plane.postgres."}
@@ -115,7 +116,7 @@ def test_each_point_says_what_is_true_there_in_one_line_of_the_documentation() -
 
 
 def test_every_point_is_reached_by_a_test_that_says_so() -> None:
-    named = BY_LEASES | BY_FILES | BY_REDIS | BY_ETCD | BY_GUARDS | BY_NATS | BY_POSTGRES | BY_LIVES
+    named = BY_LEASES | BY_FILES | BY_REDIS | BY_ETCD | BY_NATS_LEASES | BY_GUARDS | BY_NATS | BY_POSTGRES | BY_LIVES
     assert of(named) == set(POINTS)
 
 
@@ -264,6 +265,12 @@ async def test_every_point_of_etcd_is_reached(etcd_url: str) -> None:
         async with aio.connect(etcd_url) as locks:
             assert await (await locks.lock("k", ttl=30).acquire()).release()
     all_reached(points, BY_ETCD)
+
+
+def test_every_point_of_nats_leases_is_reached(nats_leases: str) -> None:
+    with recorded() as points, holdfast.connect(nats_leases) as locks:
+        assert locks.lock("k", ttl=30).acquire().release()
+    all_reached(points, BY_NATS_LEASES)
 
 
 def test_every_point_of_guards_is_reached(tmp_path: Path) -> None:

@@ -259,11 +259,19 @@ async def _look(clients: Clients, found: Findings, where: str, before: set[async
     await _crossed(victim, found, where)
     # Tasks of the connection may have been started by this run, and stay: they are not the run's own.
     left = {each for each in asyncio.all_tasks() - before if "_open" not in repr(each)}
+    left -= _of_nats_connections(left)
     slower = {each for each in left if each.get_name().startswith(("quorum node", "etcd request"))}
     if slower:  # a quorum does not wait for its slower nodes, nor a cancelled caller for its request; they end alone
         ended, _ = await asyncio.wait(slower, timeout=LIMIT_S)
         left -= ended
     found.note(not left, f"{where}: tasks are left: {left}")
+
+
+def _of_nats_connections(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """The tasks of a NATS client: some of its own, and one for the answers. Any more are of waiters, and are left."""
+    own = {each for each in tasks if "coro=<Client._" in repr(each)}
+    subscriptions = [each for each in tasks if "coro=<Subscription._wait_for_msgs" in repr(each)]
+    return own.union(subscriptions[: sum("Client._read_loop" in repr(each) for each in own)])
 
 
 async def _crossed(victim: aio.Locks, found: Findings, where: str) -> None:

@@ -126,6 +126,45 @@ def start_nats(
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def start_nats_cluster(executable: NatsExecutable, number: int = 3) -> Iterator[list[NatsServer]]:
+    """Servers that are one cluster, with a directory each. JetStream may need a moment until it has a leader."""
+    with contextlib.ExitStack() as stack:
+        routes = [f"nats://127.0.0.1:{free_port()}" for _ in range(number)]
+        servers: list[NatsServer] = []
+        for at, route in enumerate(routes):
+            directory = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-nats-", ignore_cleanup_errors=True))
+            )
+            args = [
+                "--server_name",
+                f"n{at}",
+                "--cluster_name",
+                "tests",
+                "--cluster",
+                route,
+                "--routes",
+                ",".join(routes),
+            ]
+            server = NatsServer(executable, directory, args=args)
+            stack.callback(server.kill)
+            servers.append(server)
+        for server in servers:
+            server.start()
+        yield servers
+
+
+def cluster_url(servers: Sequence[NatsServer], replicas: int = 3) -> str:
+    """The URL of a lease store with a bucket of its own on a cluster."""
+    places = ",".join(server.url.removeprefix("nats://") for server in servers)
+    return f"nats://{places}?bucket=t{uuid.uuid4().hex[:16]}&replicas={replicas}"
+
+
+def own_bucket(server: NatsServer) -> str:
+    """The URL of a lease store with a bucket of its own on this server."""
+    return f"{server.url}?bucket=t{uuid.uuid4().hex[:16]}"
+
+
 def own_stream(server: NatsServer) -> str:
     """The URL of a bus of its own on this server."""
     return f"{server.url}?stream=T{uuid.uuid4().hex[:16]}"

@@ -16,6 +16,7 @@ from holdfast.runtime.run_sync import run_now
 from holdfast.stores.etcd import engine as etcd
 from holdfast.stores.memory import store as memory
 from holdfast.stores.memory.store import MemoryEngine
+from holdfast.stores.nats import engine as nats
 from holdfast.stores.quorum import engine as quorum
 from holdfast.stores.redis import engine as redis
 from holdfast.stores.registry import BUILT, PLANNED, Engine, open_engine, redacted, state_directory
@@ -56,8 +57,9 @@ def test_every_engine_that_is_built_has_the_shape_of_an_engine(tmp_path: Path) -
         redis.open_engine("redis://127.0.0.1:1/0"),
         quorum.open_engine("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/0"),
         etcd.open_engine("etcd://127.0.0.1:1"),
+        nats.open_engine("nats://127.0.0.1:1"),
     ]
-    names = ["memory", "sqlite", "redis", "quorum", "etcd"]
+    names = ["memory", "sqlite", "redis", "quorum", "etcd", "nats"]
     assert [engine.capabilities.engine for engine in engines] == names
     assert {built.module.split(".")[2] for built in BUILT.values()} == set(names)
     assert all(engine.blocking is engine.blocking for engine in engines)

@@ -22,6 +22,7 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast access postgres | psql plane",
         "[dim]$[/dim] holdfast access etcd | sh",
         "[dim]$[/dim] holdfast access nats --out holdfast-accounts.conf",
+        "[dim]$[/dim] holdfast access nats --bucket holdfast --out holdfast-leases.conf",
         "An account is unusable until you set its password. Permissions of each: docs/security.md",
     )
 )
@@ -97,14 +98,18 @@ def etcd(
 
 def nats(
     stream: Annotated[str, typer.Option("--stream", metavar="S", help="The ?stream= of the bus's URL.")] = "HOLDFAST",
+    bucket: Annotated[
+        str | None, typer.Option("--bucket", metavar="B", help="Print users of this lease bucket instead.")
+    ] = None,
     name: Begins = "holdfast",
     out: Out = None,
     json: Json = False,
 ) -> None:
     """Print users for NATS, as a part of the server's configuration."""
-    from holdfast.ops.access.nats import nats_access
+    from holdfast.ops.access.nats import lease_access, nats_access
 
-    _put(nats_access(stream=stream, name=name), out, json=json)
+    made = nats_access(stream=stream, name=name) if bucket is None else lease_access(bucket=bucket, name=name)
+    _put(made, out, json=json)
 
 
 def _put(made: AccessText, out: Path | None, *, json: bool) -> None:

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from holdfast.plane.bus.nats.consumer import deliveries_of
-from holdfast.plane.bus.nats.publish_acks import NatsAcks, Outgoing
+from holdfast.stores.nats.acks import NatsAcks, Outgoing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.server]
 

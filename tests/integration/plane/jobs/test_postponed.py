@@ -36,7 +36,7 @@ async def settings(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
-    _nats_servers: Callable[[NatsExecutable], NatsServer],
+    nats_servers: Callable[[NatsExecutable], NatsServer],
 ) -> AsyncIterator[Settings]:
     """Everything in one file; and Postgres, NATS and Redis."""
     if request.param == "embedded":
@@ -45,7 +45,7 @@ async def settings(
     skip_without_servers(request.param)
     leases: str = request.getfixturevalue("_fleet_leases")
     with _postgres_servers(postgres_executables()[-1]).database() as database:
-        yield Settings(database=database, bus=own_stream(_nats_servers(nats_executables()[-1])), leases=leases)
+        yield Settings(database=database, bus=own_stream(nats_servers(nats_executables()[-1])), leases=leases)
 
 
 def polling(*, fails: int = 0) -> tuple[App, list[int], list[float]]:

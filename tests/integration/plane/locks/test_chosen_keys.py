@@ -67,7 +67,7 @@ async def places(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
-    _nats_servers: Callable[[NatsExecutable], NatsServer],
+    nats_servers: Callable[[NatsExecutable], NatsServer],
 ) -> AsyncIterator[Settings]:
     """Settings of a new plane under `acme`, on each stack."""
     if request.param == "embedded":
@@ -76,7 +76,7 @@ async def places(
     skip_without_servers(request.param)
     leases: str = request.getfixturevalue("_fleet_leases")
     with _postgres_servers(postgres_executables()[-1]).database() as database:
-        bus = own_stream(_nats_servers(nats_executables()[-1]))
+        bus = own_stream(nats_servers(nats_executables()[-1]))
         yield replace(on_one_file(tmp_path), database=database, bus=bus, leases=leases)
 
 

@@ -39,7 +39,6 @@ from holdfast.plane.bus.failure_counts import NatsFailures
 from holdfast.plane.bus.inflight import Dead
 from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.consumer import NatsConsumer
-from holdfast.plane.bus.nats.publish_acks import Outgoing
 from holdfast.plane.bus.outbox import POLL_NS, PlaneOutbox, key_of, waves
 from holdfast.plane.bus.subscription import check_consumption
 from holdfast.plane.db.batcher import Batcher, Failed, answered, finished
@@ -48,6 +47,7 @@ from holdfast.plane.db.ports import Consumer, Consumption, Database, Handler, Ro
 from holdfast.plane.db.statements import script
 from holdfast.plane.model.messages import STOP
 from holdfast.plane.model.records import Delivery, Message
+from holdfast.stores.nats.acks import Outgoing
 from holdfast.types import NS
 
 GRACE_NS: Final = 20 * NS

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -23,11 +21,12 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext, api
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
+from holdfast.errors import Closed, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.flows.log import Trouble
 from holdfast.plane.bus.nats.naming import NatsNames
-from holdfast.plane.bus.nats.publish_acks import NatsAcks, Outgoing
-from holdfast.plane.bus.nats.tls import SecureClient
+from holdfast.stores.nats.acks import NatsAcks, Outgoing
+from holdfast.stores.nats.answers import check_stored, translated
+from holdfast.stores.nats.secure_client import SecureClient
 from holdfast.types import NS
 
 REQUEST_TIMEOUT_NS: Final = 5 * NS
@@ -39,8 +38,6 @@ _PING_S: Final = 5
 _PINGS: Final = 2
 _CLOSE_LIMIT_S: Final = 5.0
 _NAME_IN_USE: Final = 10058
-_SHUT_OUT: Final = (nats.errors.AuthorizationError, nats.errors.InvalidUserCredentialsError)
-_VIOLATION: Final = "authorization violation"  # the server's own words, which the client raises as an error of any kind
 _CLOSED: Final = "this bus is closed; open another"
 
 _log = logging.getLogger("holdfast")
@@ -219,41 +216,3 @@ class NatsConnection:
         self._troubled.ended()
         for call in [*self._reconnected]:
             call()
-
-
-def check_stored(answer: bytes) -> None:
-    """See that a server says it has stored a message. What cannot be read is no answer: it may be stored, or not."""
-    try:
-        found = json.loads(answer)
-        refusal, place = found.get("error"), found.get("seq")
-        if isinstance(refusal, dict):
-            raise nats.js.errors.APIError.from_error({**refusal, "code": int(refusal.get("code") or 500)})
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        refusal, place = None, None
-    if refusal is not None or type(place) is not int:
-        raise TimeoutError("it was answered with something that is no acknowledgement")
-
-
-def translated(error: BaseException, shown: str) -> HoldfastError:
-    """What an error of the client says."""
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    if isinstance(error, nats.errors.MaxPayloadError):
-        return BadInput("body", f"is larger than {shown} takes", "make it smaller, or raise max_payload there")
-    if isinstance(error, nats.js.errors.APIError):
-        if error.code is not None and 400 <= int(error.code) < 500:
-            return Misconfigured(f"{shown} refuses: {error.description}")
-        return Unavailable(f"{shown} cannot do it now: {error.description}")
-    if isinstance(error, _SHUT_OUT) or _VIOLATION in text.lower():
-        return Misconfigured(f"{shown} does not let us in ({text})")
-    if isinstance(error, nats.errors.SecureConnWantedError):
-        return Misconfigured(f"{shown} does not offer TLS, so nothing was said to it; use nats://, or its TLS settings")
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return Misconfigured(
-            f"{shown} has a certificate that is not trusted ({error.verify_message}); "
-            "give the CA that signed it in $SSL_CERT_FILE"
-        )
-    if isinstance(error, nats.errors.NoRespondersError):
-        return Unavailable(f"{shown} has no responder: JetStream is off, or not ready")
-    if isinstance(error, TimeoutError):
-        return Timeout(f"{shown} did not answer in time ({text})")
-    return Unavailable(f"{shown} cannot be reached ({text})")

@@ -54,10 +54,11 @@ class NatsAcks:
     """The answers on one connection, and on the next when that is replaced."""
 
     def __init__(self) -> None:
+        self.answered = 0  # how many answers have come
         self._client: Client | None = None
         self._prefix = ""
         self._number = 0
-        self._waiting: dict[str, tuple[_Batch, int]] = {}
+        self._waiting: dict[str, tuple[_Batch, int, str]] = {}
         self._turn = asyncio.Lock()
 
     async def publish(self, client: Client, going: Sequence[Outgoing], timeout_s: float) -> list[bytes | Exception]:
@@ -75,7 +76,7 @@ class NatsAcks:
                 self._number += 1
                 name = str(self._number)
                 names.append(name)
-                self._waiting[name] = batch, at
+                self._waiting[name] = batch, at, each.subject
                 try:
                     # nats-py before 2.15 may send it, and then the server closes the connection.
                     if each.subject.split() != [each.subject]:
@@ -99,8 +100,21 @@ class NatsAcks:
                 await client.subscribe(f"{self._prefix}.*", cb=self._answered)
                 self._client = client
 
+    def spelled(self, subject: str) -> str:
+        """A subject as it was published to. The client reports errors of the server in lower case."""
+        waiting = (went_to for _, _, went_to in self._waiting.values())
+        return next((each for each in waiting if each.lower() == subject.lower()), subject)
+
+    def fail(self, error: Exception, subject: str | None = None) -> None:
+        """Answer all that wait with an error, or those that were published to one subject."""
+        for name, (batch, at, went_to) in list(self._waiting.items()):
+            if subject is None or subject == went_to:
+                self._waiting.pop(name, None)
+                batch.answered(at, error)
+
     async def _answered(self, msg: Msg) -> None:
-        batch, at = self._waiting.pop(msg.subject.rpartition(".")[2], (None, 0))
+        self.answered += 1
+        batch, at, _ = self._waiting.pop(msg.subject.rpartition(".")[2], (None, 0, ""))
         if batch is None:
             return
         missing = (msg.headers or {}).get("Status") == _NO_RESPONDERS

@@ -1,0 +1,1 @@
+"""Leases on NATS JetStream."""
