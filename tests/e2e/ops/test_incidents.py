@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from holdfast.drills.env.clocks import MovedClocks, built
+from holdfast.testing.proxy import FaultProxy
 from support.cli.sessions import until
 from support.faults.freeze import freeze
 from support.faults.small_disk import small_disk
-from support.faults.tcp_proxy import FaultProxy
 from support.ops.incidents import Incident
 from support.servers.nats import NatsServer, nats_executables, own_stream, start_nats
 from support.servers.postgres import PostgresServer, postgres_executables, start_postgres
@@ -94,7 +94,7 @@ def test_a_redis_that_is_stopped_hangs(incident: Incidents, redis: RedisServer) 
 
 def test_a_slow_redis_is_slow_and_not_down(incident: Incidents, redis: RedisServer) -> None:
     with FaultProxy(redis.port) as proxy:
-        fleet = incident(leases=proxy.url)
+        fleet = incident(leases=f"redis://{proxy.address}")
         fleet.start()
         proxy.slow("to_client", 3.0)
         found = fleet.names("store slow")

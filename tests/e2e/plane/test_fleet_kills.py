@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from holdfast.plane.locks import registry as families
+from holdfast.testing.proxy import FaultProxy
 from holdfast.types import NS
-from support.faults.tcp_proxy import FaultProxy
 from support.fleet.fleet import Fleet, Process, Run, Servers, fleet, on_the_fleet, until
 from support.fleet.fleet_checker import check, check_takeover, promised, undisturbed_ns
 from support.fleet.fleet_load import Client, Load

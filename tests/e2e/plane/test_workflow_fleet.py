@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from holdfast.plane.locks.registry import WORKFLOW_RUN
-from support.faults.tcp_proxy import FaultProxy
+from holdfast.testing.proxy import FaultProxy
 from support.fixtures.fleet import ON_SERVERS, skip_without_servers
 from support.fleet.fleet import Process, Servers, started_servers, until
 from support.fleet.flow_faults import kill_engines, replace_engines
@@ -154,7 +154,7 @@ def _put_off(it: FlowFleet, mode: str) -> str:
 def test_an_engine_that_alone_cannot_reach_the_leases_does_nothing_twice(shaken: FlowFleet) -> None:
     it = shaken
     with FaultProxy(servers_of(it).redis.port) as way:
-        lone = it.engine("--leases", way.url).ready()
+        lone = it.engine("--leases", f"redis://{way.address}").ready()
         way.refuse()
         way.reset()
         # Two replicas have the lock of a run, one has only its own: the second writer has read what the first wrote.

@@ -33,9 +33,7 @@ class Subject:
     server: bool = False
 
 
-def _claims(
-    engine: str, *, durable: bool, shared: bool, many: bool = True, fair: bool = True
-) -> Capabilities:
+def _claims(engine: str, *, durable: bool, shared: bool, many: bool = True, fair: bool = True) -> Capabilities:
     return Capabilities(engine, Guarantee.FENCED, wakeups=True, fair=fair, durable=durable, shared=shared, many=many)
 
 

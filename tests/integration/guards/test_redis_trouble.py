@@ -15,7 +15,7 @@ from redis.retry import Retry
 from holdfast.errors import FencedOut, Misconfigured, NotEntered, Timeout, Unavailable
 from holdfast.guards.redis import scripts
 from holdfast.guards.redis.replies import COMMANDS
-from support.faults.tcp_proxy import FaultProxy
+from holdfast.testing.proxy import FaultProxy
 from support.fixtures.guards import carried
 from support.fixtures.redis import StartRedis
 from support.fixtures.redis_guards import MANNERS, Manner, Stage, settled

@@ -18,9 +18,9 @@ from holdfast.ops.doctor import Diagnosis, examine
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.registry import Engine, open_engine
 from holdfast.stores.sqlite import mounts
+from holdfast.testing.proxy import FaultProxy
 from holdfast.types import NS, Guarantee
 from support.cli.sessions import Shell
-from support.faults.tcp_proxy import FaultProxy
 from support.fixtures.redis import StartRedis
 from support.load.processes import until
 from support.servers.redis import RedisServer, free_port, start_redis
@@ -164,7 +164,7 @@ def test_missing_permissions_prove_nothing(own_redis: StartRedis, look: Look) ->
 def test_a_slow_network_is_measured(redis_server: RedisServer, look: Look) -> None:
     with FaultProxy(redis_server.port) as proxy:
         proxy.slow("to_client", 0.06)
-        found = look(proxy.url, ttl_ns=NS, request_timeout_ns=2 * NS)
+        found = look(f"redis://{proxy.address}", ttl_ns=NS, request_timeout_ns=2 * NS)
     assert of(found, "round_trip").severity is Severity.WARNING
     assert of(found, "request_timeout").severity is Severity.WARNING
 

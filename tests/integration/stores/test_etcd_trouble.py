@@ -18,8 +18,8 @@ from holdfast.errors import BackendError, BadInput, Misconfigured, Timeout, Unav
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.etcd.url import parse_etcd_url
 from holdfast.stores.registry import open_engine, redacted
+from holdfast.testing.proxy import FaultProxy
 from holdfast.types import MS, NS, Grant, Renewal
-from support.faults.tcp_proxy import FaultProxy
 from support.fixtures.etcd import StartEtcd
 from support.fixtures.redis import Play
 from support.fixtures.tls import TlsFiles

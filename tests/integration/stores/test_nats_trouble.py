@@ -21,7 +21,7 @@ import holdfast
 from holdfast import aio
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.ops.access.nats import lease_access
-from support.faults.tcp_proxy import FaultProxy
+from holdfast.testing.proxy import FaultProxy
 from support.campaigns import campaign
 from support.fixtures.tls import TlsFiles
 from support.load.processes import HERE, environment

@@ -19,6 +19,7 @@ from holdfast.stores.quorum.engine import QuorumEngine
 from holdfast.stores.redis.engine import open_engine as open_redis
 from holdfast.stores.registry import open_engine
 from holdfast.testing.conformance import check_store, checks_for, run_check
+from holdfast.testing.proxy import FaultProxy
 from holdfast.types import MS, NS, AcquireRequest, Busy, Grant, Renewal
 from support.faults.cancellation import (
     WAYS,
@@ -28,7 +29,6 @@ from support.faults.cancellation import (
     wait_and_release,
     work_in_a_block,
 )
-from support.faults.tcp_proxy import FaultProxy
 from support.harness.redis_requests import SOON
 from support.servers.redis import RedisServer, redis_executables, start_redis
 from support.virtual_clock import LoopClock, VirtualClock, VirtualLoopWorld

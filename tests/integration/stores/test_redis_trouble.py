@@ -10,8 +10,8 @@ import pytest
 from holdfast.core.ports import Store
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.stores.redis.engine import open_engine
+from holdfast.testing.proxy import FaultProxy
 from holdfast.types import MS, NS, Grant, Renewal
-from support.faults.tcp_proxy import FaultProxy
 from support.fixtures.redis import Play, StartRedis
 from support.harness.redis_requests import OWNER, SOON, ask, give_back, meet, renewal, take
 from support.servers.redis import RedisServer, free_port
@@ -63,7 +63,7 @@ def test_a_lost_answer_is_unknown_and_the_token_cleans_up(
         assert isinstance(await store.acquire(ask("job"), SOON), Grant)
 
     with FaultProxy(redis_server.port) as proxy:
-        play(f"{proxy.url}?{query}", scenario)
+        play(f"redis://{proxy.address}?{query}", scenario)
 
 
 def test_a_request_that_hangs_ends_at_its_deadline_and_the_next_gets_its_own_answer(
@@ -87,7 +87,7 @@ def test_a_request_that_hangs_ends_at_its_deadline_and_the_next_gets_its_own_ans
         assert await give_back(store, first)
 
     with FaultProxy(redis_server.port) as proxy:
-        play(f"{proxy.url}?{query}", scenario)
+        play(f"redis://{proxy.address}?{query}", scenario)
 
 
 def test_a_connection_cut_after_sending_is_asked_again_with_the_same_token(
@@ -104,7 +104,7 @@ def test_a_connection_cut_after_sending_is_asked_again_with_the_same_token(
             assert await store.renew_many([renewal(grant)], SOON) == [True]
 
     with FaultProxy(redis_server.port) as proxy:
-        play(f"{proxy.url}?{query}", scenario)
+        play(f"redis://{proxy.address}?{query}", scenario)
 
 
 def test_a_release_whose_first_answer_was_lost_is_never_reported_as_not_owned(
@@ -115,7 +115,7 @@ def test_a_release_whose_first_answer_was_lost_is_never_reported_as_not_owned(
 
     async def main() -> None:
         with FaultProxy(redis_server.port) as proxy:
-            store = open_engine(f"{proxy.url}?{query}").asynchronous()
+            store = open_engine(f"redis://{proxy.address}?{query}").asynchronous()
             await give_back(store, await take(store, "warm"))  # so that the server knows the scripts
             grant = await take(store, "job")
             proxy.stall("to_client")
@@ -137,7 +137,7 @@ def test_a_doubt_about_the_first_try_survives_a_second_that_could_not_be_sent(
 
     async def main() -> None:
         with FaultProxy(redis_server.port) as proxy:
-            store = open_engine(f"{proxy.url}?{query}").asynchronous()
+            store = open_engine(f"redis://{proxy.address}?{query}").asynchronous()
             await give_back(store, await take(store, "warm"))  # so that the server knows the scripts
             proxy.stall("to_client")
             lost = ask("job")
@@ -174,7 +174,7 @@ def test_cancelled_tasks_never_leave_their_answers_to_others(
     async def main() -> None:
         with FaultProxy(redis_server.port) as proxy:
             proxy.slow("to_client", 0.002)
-            store = open_engine(f"{proxy.url}?{query}").asynchronous()
+            store = open_engine(f"redis://{proxy.address}?{query}").asynchronous()
             tasks = [asyncio.create_task(one(store, n)) for n in range(300)]
             for task in chance.sample(tasks, 150):
                 for _ in range(chance.randrange(4)):
@@ -271,7 +271,7 @@ def test_a_paused_server_is_unknown_and_serves_again_when_it_wakes(play: Play, o
 def test_a_silent_connection_is_given_up_and_the_next_call_gets_a_new_one(redis_server: RedisServer) -> None:
     async def main() -> None:
         with FaultProxy(redis_server.port) as proxy:
-            store = open_engine(proxy.url).asynchronous()
+            store = open_engine(f"redis://{proxy.address}").asynchronous()
             await store.ping(SOON)
             proxy.stall("to_client")
             with pytest.raises(Timeout):

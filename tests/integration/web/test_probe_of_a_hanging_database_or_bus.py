@@ -15,9 +15,9 @@ import pytest_asyncio
 from holdfast.plane.process.components import opened
 from holdfast.plane.process.health import CHECK_LIMIT_S, ProcessHealth
 from holdfast.plane.settings.settings import Settings
+from holdfast.testing.proxy import FaultProxy
 from holdfast.web.app import create_probe
 from holdfast.web.middleware.auth import Access
-from support.faults.tcp_proxy import FaultProxy
 from support.servers.nats import NatsServer, own_stream
 
 pytestmark = pytest.mark.asyncio

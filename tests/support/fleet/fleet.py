@@ -24,9 +24,9 @@ import pytest
 from holdfast.guards.install import install
 from holdfast.plane.settings.settings import KEYS, Settings
 from holdfast.plane.settings.sources import load
+from holdfast.testing.proxy import FaultProxy
 from support.cli.ready import ready_strict
 from support.faults.freeze import freeze
-from support.faults.tcp_proxy import FaultProxy
 from support.fixtures.fleet import ON_SERVERS
 from support.fleet import fleet_app
 from support.polling import pauses
@@ -307,7 +307,7 @@ def _furnished(servers: Servers, directory: Path, database: str, times: Mapping[
         connection.execute(fleet_app.TABLES)
         install(connection, "fleet_row", id="job")
     bus = own_stream(servers.nats)
-    places = {"database": database, "bus": bus, "leases": servers.way_to_redis.url}
+    places = {"database": database, "bus": bus, "leases": f"redis://{servers.way_to_redis.address}"}
     chosen: dict[str, Any] = {**places, **TIMES, **times}
     path = directory / "holdfast.toml"
     path.write_text(_toml({name: value for name, value in chosen.items() if name in KEYS}))

@@ -220,7 +220,11 @@ def on_servers(servers: Servers, directory: Path, *, engines: int = 2) -> Iterat
     """On three servers, the way to Redis through a proxy."""
     with ExitStack() as stack:
         database = stack.enter_context(servers.postgres.database())
-        places = {"database": database, "bus": own_stream(servers.nats), "leases": servers.way_to_redis.url}
+        places = {
+            "database": database,
+            "bus": own_stream(servers.nats),
+            "leases": f"redis://{servers.way_to_redis.address}",
+        }
         yield stack.enter_context(_running(directory, places, database, servers, engines))
 
 

@@ -11,7 +11,6 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.drills.env.proxy import Pair
-from support.faults.tcp_proxy import FaultProxy
+from holdfast.testing.proxy import Direction, FaultProxy
 from support.servers.redis import ServerProcess, free_port
 
 START_LIMIT_S: Final = 60.0
@@ -185,12 +184,12 @@ class PeerProxy(FaultProxy):
         with self._changed:
             self._banned.clear()
 
-    def _hold(self, pair: Pair, source: socket.socket, data: bytes) -> None:
-        if source is pair[0] and any(each in data for each in self._banned):
+    def _hold(self, pair: Pair, direction: Direction, data: bytes) -> None:
+        if direction == "to_server" and any(each in data for each in self._banned):
             self._pairs.discard(pair)
             self._changed.notify_all()
         else:
-            super()._hold(pair, source, data)
+            super()._hold(pair, direction, data)
 
 
 class EtcdCluster:

@@ -16,7 +16,7 @@ import holdfast
 from holdfast.drills import permission
 from holdfast.drills.catalog import DRILLS, drill
 from holdfast.drills.env import stores
-from holdfast.drills.env.proxy import Proxy
+from holdfast.drills.env.proxy import FaultProxy
 from holdfast.drills.model import DrillPlan
 from holdfast.drills.planner import planned
 from holdfast.drills.runner import run
@@ -169,7 +169,7 @@ def _carries(port: int, text: bytes) -> bool:
 
 
 def test_the_proxy_carries_cuts_and_carries_again(echo: int) -> None:
-    with Proxy("127.0.0.1", echo) as proxy:
+    with FaultProxy(("127.0.0.1", echo)) as proxy:
         assert _carries(proxy.port, b"hello")
         proxy.delay(0.01)
         assert _carries(proxy.port, b"slowly")
@@ -186,7 +186,7 @@ def test_the_proxy_carries_cuts_and_carries_again(echo: int) -> None:
 
 
 def test_the_proxy_falls_silent_and_leads_elsewhere(echo: int) -> None:
-    with Proxy("127.0.0.1", 9) as proxy:
+    with FaultProxy(("127.0.0.1", 9)) as proxy:
         proxy.aim("127.0.0.1", echo)
         with socket.create_connection(("127.0.0.1", proxy.port), 10) as line:
             line.sendall(b"open")

@@ -11,7 +11,8 @@ import pytest
 import holdfast
 from holdfast import Closed, aio
 from holdfast.core.timer_wheel import TimerWheel
-from support.faults.tcp_proxy import LIMIT_S, FaultProxy
+from holdfast.testing.proxy import HELD_LIMIT_S as LIMIT_S
+from holdfast.testing.proxy import FaultProxy
 from support.servers.redis import RedisServer
 
 
@@ -90,7 +91,7 @@ def test_a_closed_locks_says_so() -> None:
 async def test_a_cancelled_close_closes_all_the_same(redis_server: RedisServer, redis_url: str) -> None:
     """Cancelled while it waits for the cleanup of an acquire that a hung server has not answered."""
     with FaultProxy(redis_server.port) as proxy:
-        locks = aio.connect(f"{proxy.url}?{redis_url.partition('?')[2]}")
+        locks = aio.connect(f"redis://{proxy.address}?{redis_url.partition('?')[2]}")
         lease = await locks.lock("held", ttl=30).acquire()
         proxy.stall("to_client")
         asking = asyncio.create_task(locks.lock("k", ttl=30).acquire())

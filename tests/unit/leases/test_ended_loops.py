@@ -10,7 +10,8 @@ import time
 import pytest
 
 import holdfast
-from support.faults.tcp_proxy import LIMIT_S, FaultProxy
+from holdfast.testing.proxy import HELD_LIMIT_S as LIMIT_S
+from holdfast.testing.proxy import FaultProxy
 from support.servers.redis import RedisServer
 
 pytestmark = pytest.mark.server
@@ -51,7 +52,7 @@ def test_a_key_that_was_being_acquired_is_free_after_its_loop(
     with FaultProxy(redis_server.port) as proxy, holdfast.connect(redis_url) as direct:
         proxy.slow("to_server", DELAY_S)
         proxy.slow("to_client", DELAY_S)
-        url = f"{proxy.url}?{redis_url.partition('?')[2]}"
+        url = f"redis://{proxy.address}?{redis_url.partition('?')[2]}"
         # From before the request is sent to after its answer.
         arguments = [url, str(ENDINGS), str(4 * DELAY_S), how]
         program = subprocess.Popen(

@@ -23,8 +23,9 @@ import holdfast
 from holdfast import AcquireTimeout, BackendError, aio
 from holdfast.core.backoff import Fixed
 from holdfast.stores.redis.store import RELEASE
+from holdfast.testing.proxy import HELD_LIMIT_S as LIMIT_S
+from holdfast.testing.proxy import FaultProxy
 from holdfast.types import MS
-from support.faults.tcp_proxy import LIMIT_S, FaultProxy
 from support.servers.redis import RedisServer
 
 OVERSHOOT_S = 0.05
@@ -45,7 +46,7 @@ def proxy(redis_server: RedisServer) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def url(proxy: FaultProxy, redis_url: str) -> str:
-    return f"{proxy.url}?{redis_url.partition('?')[2]}"
+    return f"redis://{proxy.address}?{redis_url.partition('?')[2]}"
 
 
 def held_to(limit_s: float, once: Callable[[], float]) -> None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.drills.env.proxy import Proxy
+from holdfast.drills.env.proxy import FaultProxy
 from holdfast.drills.env.redis_server import RedisServer, redis_server, running
 
 _HOST: Final = "127.0.0.1"
@@ -32,9 +32,9 @@ class RedisPair:
         self._stack = stack
         self._environment = environment
         self._number = 0
-        self._doors: list[Proxy] = []
+        self._doors: list[FaultProxy] = []
         self.primary = self._server(*options)
-        self.link = stack.enter_context(Proxy(_HOST, self.primary.port))
+        self.link = stack.enter_context(FaultProxy((_HOST, self.primary.port)))
         self.replica = self._server()
         self.replica.follow(self.link.port)
 
@@ -44,9 +44,9 @@ class RedisPair:
         words = (*_AT_ONCE, *options)
         return self._stack.enter_context(running(self._executable, place, *words, environment=self._environment))
 
-    def door(self) -> Proxy:
+    def door(self) -> FaultProxy:
         """A client proxy to the primary."""
-        door = self._stack.enter_context(Proxy(_HOST, self.primary.port))
+        door = self._stack.enter_context(FaultProxy((_HOST, self.primary.port)))
         self._doors.append(door)
         return door
 
@@ -69,7 +69,7 @@ class RedisPair:
         self.replica = self._server()
         self._lead_the_link()
 
-    def split(self, *doors: Proxy) -> int:
+    def split(self, *doors: FaultProxy) -> int:
         """Separate the two, and promote the replica as well; these proxies are on its side. Returns the time.
 
         The connection between them falls silent, as with a dead switch: neither learns that the other one is gone.
@@ -103,6 +103,6 @@ def paired(directory: Path, *options: str, environment: Mapping[str, str] | None
         yield RedisPair(directory, stack, options, environment)
 
 
-def url_of(door: Proxy) -> str:
+def url_of(door: FaultProxy) -> str:
     """The URL for a client."""
     return f"redis://{_HOST}:{door.port}"

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.drills.env.proxy import Proxy
+from holdfast.drills.env.proxy import FaultProxy
 from holdfast.drills.env.redis_server import RedisServer, redis_server, running
 
 NODES: Final = 3
@@ -22,7 +22,7 @@ _HOST: Final = "127.0.0.1"
 class NodeProxies:
     """One client's proxies to the nodes."""
 
-    def __init__(self, ways: list[Proxy]) -> None:
+    def __init__(self, ways: list[FaultProxy]) -> None:
         self.ways = ways
 
     @property
@@ -58,7 +58,7 @@ class QuorumServers:
 
     def doors(self) -> NodeProxies:
         """New proxies for one client, or for several that share them."""
-        ways = [self._stack.enter_context(Proxy(_HOST, server.port)) for server in self.servers]
+        ways = [self._stack.enter_context(FaultProxy((_HOST, server.port))) for server in self.servers]
         self._doors.append(NodeProxies(ways))
         return self._doors[-1]
 

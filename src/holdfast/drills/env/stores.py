@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import holdfast
-from holdfast.drills.env.proxy import Proxy
+from holdfast.drills.env.proxy import FaultProxy
 from holdfast.drills.env.redis_server import redis_server, running
 from holdfast.drills.model import DrillPlan
 from holdfast.drills.permission import check_marked
@@ -82,7 +82,7 @@ class DirectLink(StoreLink):
 class ProxyLink(StoreLink):
     """A server behind a proxy."""
 
-    def __init__(self, url: str, shown: str, proxy: Proxy) -> None:
+    def __init__(self, url: str, shown: str, proxy: FaultProxy) -> None:
         super().__init__(url, shown)
         self._proxy = proxy
 
@@ -143,6 +143,6 @@ def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = 
             "this drill needs a proxy between its workers and the server, which supports neither TLS nor a Unix socket",
             "use the same server as redis://host:port",
         )
-    proxy = stack.enter_context(Proxy(address.host, address.port))
+    proxy = stack.enter_context(FaultProxy((address.host, address.port)))
     login, at, _ = parts.netloc.rpartition("@")
     return ProxyLink(urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{proxy.port}")), shown, proxy)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.drills.env.flaky_network import NetworkFaults
 from holdfast.drills.env.processes import Stalled, WorkerHandle
-from holdfast.drills.env.proxy import Proxy
+from holdfast.drills.env.proxy import FaultProxy
 from holdfast.drills.env.redis_server import redis_server, running
 from holdfast.drills.env.stage import DrillHarness, SceneHarness
 from holdfast.drills.env.stores import ProxyLink, StoreLink
@@ -194,7 +194,7 @@ def _residents(stage: DrillHarness, seconds: float) -> Iterator[None]:
             stage.cannot.append(f"the resident on Redis: {missing}")
         else:
             server = stack.enter_context(running(executable, stage.directory / "resident-redis"))
-            proxy = stack.enter_context(Proxy("127.0.0.1", server.port))
+            proxy = stack.enter_context(FaultProxy(("127.0.0.1", server.port)))
             ways.append(ProxyLink(f"redis://127.0.0.1:{proxy.port}", "Redis", proxy))
         settled = list(filter(None, [_moved_in(stack, stage, way, seconds) for way in ways]))
         with NetworkFaults(ways, stage.plan.seed) as weather:

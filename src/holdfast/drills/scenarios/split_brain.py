@@ -22,7 +22,7 @@ from typing import Final
 
 import holdfast
 from holdfast.drills.env.processes import LIMIT_S, StartOptions, WorkerHandle
-from holdfast.drills.env.proxy import Proxy
+from holdfast.drills.env.proxy import FaultProxy
 from holdfast.drills.env.redis_pair import RedisPair, paired, url_of
 from holdfast.drills.env.stage import DrillHarness, SceneHarness
 from holdfast.drills.model import FaultKind, Guard, ReportFigure
@@ -64,7 +64,9 @@ def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
             ]
 
 
-def _round(it: SceneHarness, pair: RedisPair, new: Proxy, key: str, actors: tuple[WorkerHandle, WorkerHandle]) -> bool:
+def _round(
+    it: SceneHarness, pair: RedisPair, new: FaultProxy, key: str, actors: tuple[WorkerHandle, WorkerHandle]
+) -> bool:
     """One cut. False: it must be repeated, because a lease was lost for another reason."""
     first, second = actors
     it.until(lambda: pair.in_step, "the replica to have all writes")
@@ -109,7 +111,7 @@ def _became(accepted: bool) -> str:
     return "accepted" if accepted else "refused"
 
 
-def _compare(it: SceneHarness, pair: RedisPair, new: Proxy) -> None:
+def _compare(it: SceneHarness, pair: RedisPair, new: FaultProxy) -> None:
     """Have both sides grant many locks at the same time, and compare the two fences of each."""
     it.until(lambda: pair.in_step, "the replica to have all writes")
     cut_ns = it.moment("cut in two", pair.split(new))
@@ -163,7 +165,7 @@ def play_bounded(stage: DrillHarness) -> None:
 
 
 def _bounded(
-    it: SceneHarness, pair: RedisPair, new: Proxy, key: str, actors: tuple[WorkerHandle, WorkerHandle]
+    it: SceneHarness, pair: RedisPair, new: FaultProxy, key: str, actors: tuple[WorkerHandle, WorkerHandle]
 ) -> None:
     ada, ben = actors
     low = it.ask(ada, "take", "granted", key=key)["fence"]

@@ -13,7 +13,8 @@ that the message is older than its TTL by ten seconds (see `revisions`, with the
 Does not promise: exclusion when the server loses what it has acknowledged. With one replica that is a loss of power
 (`sync_interval`), with three of them the loss of a majority's disks. Fences still rise then, unless the bucket is
 created again by a host whose clock is behind. A server whose clock jumps forward by more than a day deletes leases that
-are held, because it takes them for left over. No fair queue. A process that starts after a holder has died, and waits, gets the key within one TTL of its own first look, or ten seconds after the TTL, whichever is first.
+are held, because it takes them for left over. No fair queue. A process that starts after a holder has died, and waits,
+gets the key within one TTL of its own first look, or ten seconds after the TTL, whichever is first.
 
 Clocks: this host's monotonic clock, the servers' timestamps, the event loop's for deadlines.
 

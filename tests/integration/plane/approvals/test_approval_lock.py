@@ -22,7 +22,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
-from support.faults.tcp_proxy import FaultProxy
+from holdfast.testing.proxy import FaultProxy
 from support.fixtures.workflows import ASKER, FlowReplica, FlowStage, holds
 from support.harness.approvals import (
     PAYMENTS,
@@ -96,7 +96,9 @@ async def test_a_release_that_fails_is_a_warning_and_never_the_outcome(
     tmp_path: Path, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with FaultProxy(redis_server.port) as proxy:
-        settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=proxy.url)
+        settings = Settings(
+            database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=f"redis://{proxy.address}"
+        )
         async with opened(settings) as components:
             components.approvals.rules = PAYMENTS
             approvals = staged(components)
@@ -148,7 +150,9 @@ async def test_a_decision_on_a_hung_lease_store_ends_within_the_envelope(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     with FaultProxy(redis_server.port) as proxy:
-        settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=proxy.url)
+        settings = Settings(
+            database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=f"redis://{proxy.address}"
+        )
         async with opened(settings) as components:
             components.approvals.rules = PAYMENTS
             job, _ = await components.service.submit(ASKER, Submission("bank.pay", None))
@@ -171,7 +175,9 @@ async def test_a_release_on_a_hung_lease_store_ends_within_two_seconds_and_is_ne
     tmp_path: Path, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with FaultProxy(redis_server.port) as proxy:
-        settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=proxy.url)
+        settings = Settings(
+            database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=f"redis://{proxy.address}"
+        )
         async with opened(settings) as components:
             components.approvals.rules = PAYMENTS
             approvals, jobs = staged(components), []

@@ -81,12 +81,12 @@ def plane_on_servers(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
     _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
-    _nats_servers: Callable[[NatsExecutable], NatsServer],
+    nats_servers: Callable[[NatsExecutable], NatsServer],
 ) -> Iterator[ClientPlane]:
     skip_without_servers(str(ON_SERVERS.values[0]))
     leases: str = request.getfixturevalue("_fleet_leases")
     with _postgres_servers(postgres_executables()[-1]).database() as database:
-        bus = own_stream(_nats_servers(nats_executables()[-1]))
+        bus = own_stream(nats_servers(nats_executables()[-1]))
         places = f'database = "{database}"\nbus = "{bus}"\nleases = "{leases}"'
         with started(tmp_path_factory.mktemp("plane"), database, places) as plane:
             yield plane

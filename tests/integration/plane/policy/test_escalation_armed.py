@@ -15,8 +15,8 @@ from holdfast.plane.policy.model import PolicySource
 from holdfast.plane.process.components import Components, opened
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import EscalationSettings, Settings
+from holdfast.testing.proxy import FaultProxy
 from holdfast.types import NS
-from support.faults.tcp_proxy import FaultProxy
 from support.fixtures.databases import until
 from support.harness.policies import Replica, ShiftedClock, replica
 from support.servers.redis import RedisServer
@@ -157,7 +157,7 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
     with FaultProxy(redis_server.port) as proxy:
         settings = Settings(
             database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal",
-            leases=proxy.url,
+            leases=f"redis://{proxy.address}",
             escalation=EscalationSettings(armed=True),
         )
         async with (

@@ -23,7 +23,7 @@ from holdfast.plane.model.records import Delivery, Message, Submission
 from holdfast.plane.service.workflows import RunNotFinished
 from holdfast.plane.workflows.core.run import CheckRun, EventOutcome, JobEnded, RunStatus
 from holdfast.plane.workflows.run_store import ChangedRun
-from support.faults.tcp_proxy import FaultProxy
+from holdfast.testing.proxy import FaultProxy
 from support.fixtures.scheduling import enqueue
 from support.fixtures.workflows import ASKER, FlowStage, holds
 from support.servers.redis import RedisServer
@@ -172,7 +172,7 @@ async def test_a_lock_of_a_run_that_cannot_be_released_changes_nothing_for_the_r
     flow_stage: FlowStage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FaultProxy(redis_server.port) as proxy:
-        replica = await flow_stage.replica(leases=proxy.url, serve=False)
+        replica = await flow_stage.replica(leases=f"redis://{proxy.address}", serve=False)
         await replica.define(TWO_STEPS)
         run = await replica.start("order", {"id": 7})
         change = replica.engine.runs.change

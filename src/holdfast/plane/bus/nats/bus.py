@@ -13,7 +13,7 @@ Order: the messages of a key enter the stream in the order in which one process 
 a key one after another, in the order of the stream. Later messages pass a nacked one, and the order among several
 consumers is undefined. NATS ignores priorities.
 
-The parts: `bus.outbox` (from the database to the stream), `connection`, `naming`, `consumer`, `publish_acks`,
+The parts: `bus.outbox` (from the database to the stream), `connection`, `naming`, `consumer`, `stores.nats.acks`,
 `bus.failure_counts`.
 
 Clock: the wall clock that is passed in for what is staged, the server's for delays, the event loop's for time limits.
