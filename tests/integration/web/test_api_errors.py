@@ -46,6 +46,7 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (E.Unavailable("secret-host"), 503, "1"),
     (E.Timeout("secret-host"), 503, "1"),
     (E.Misconfigured("secret-host"), 500, None),
+    (E.FenceUnusable("secret-host"), 500, None),
     (E.Closed("secret-host"), 503, "1"),
     (E.PolicyDenied("secret-host", key="k", risk="r"), 503, "1"),
     (E.RetryLater(4.2, "secret-host"), 503, "5"),

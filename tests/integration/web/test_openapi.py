@@ -28,6 +28,7 @@ ADDED = frozenset(
         "/components/schemas/PolicyShown/properties/busy_jitter",
         "/components/schemas/PolicyShown/required/busy_jitter",
         "/components/schemas/ProgressShown",
+        "/components/schemas/StatusShown/properties/retried",
         "/components/schemas/SwitchJitter",
         "/components/schemas/WaitCode",
         "/components/schemas/WaitingShown",

@@ -155,7 +155,7 @@ def test_a_lease_that_is_known_to_be_lost_has_no_condition(locks: holdfast.Locks
 def test_leases_that_lie_in_no_database_say_so_and_name_the_way_out() -> None:
     with holdfast.connect("memory://") as locks:
         lease = locks.lock("x", ttl=30).acquire()
-        with pytest.raises(Misconfigured, match=r"memory do not lie in a SQL database.*guard"):
+        with pytest.raises(Misconfigured, match=r"memory do not lie in a database with transactions.*guard"):
             lease.condition()
         lease.release()
 
