@@ -184,6 +184,7 @@ $(STAMPS)/system: $(STAMPS)/venv
 	command -v promtool >/dev/null 2>&1 || missing="$$missing prometheus"; \
 	command -v spin >/dev/null 2>&1 || missing="$$missing spin"; \
 	command -v gcc >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
+	test -x /usr/sbin/pgbouncer || missing="$$missing pgbouncer"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
 		echo "== installing system packages:$$missing"; \
 		install="env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends$$missing"; \
@@ -192,4 +193,5 @@ $(STAMPS)/system: $(STAMPS)/venv
 	command -v chromium >/dev/null 2>&1 || left="tests of the status page in a browser (package chromium)"; \
 	command -v promtool >/dev/null 2>&1 || left="$${left:+$$left, }tests of the metrics with promtool (package prometheus)"; \
 	command -v spin >/dev/null 2>&1 && command -v gcc >/dev/null 2>&1 || left="$${left:+$$left, }tests of the model (packages spin, gcc)"; \
+	test -x /usr/sbin/pgbouncer || left="$${left:+$$left, }tests of leases behind PgBouncer (package pgbouncer)"; \
 	if [ -n "$$left" ]; then echo "skipped, because a system package is missing: $$left"; else touch $@; fi

@@ -154,6 +154,7 @@ class Ownership(NamedTuple):
     sql: str
     parameters: dict[str, str | int]
     database: str
+    engine: str = "sqlite"  # whose connections can evaluate it
 
 
 class KeyOwnership(NamedTuple):

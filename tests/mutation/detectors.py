@@ -136,6 +136,18 @@ class RedisSentence(Sentence):
         return components.redis_url()
 
 
+@dataclass(frozen=True)
+class PostgresSentence(Sentence):
+    """The same, on a real Postgres."""
+
+    server: ClassVar[bool] = True
+    store: ClassVar[str] = "postgres"
+
+    def url(self, components: Components) -> str:
+        """Where the store is: a database without tables."""
+        return str(components.fixture("postgres_url"))
+
+
 def _opened(url: str, asynchronous: bool) -> Any:
     engine = open_engine(url)
     return engine.asynchronous() if asynchronous else engine.blocking

@@ -10,13 +10,15 @@ import pytest
 
 from holdfast.runtime.connection_pool import ConnectionPool
 from holdfast.stores.nats import revisions as nats_revisions
+from holdfast.stores.postgres import schema
+from holdfast.stores.postgres.url import PostgresAddress
 from holdfast.stores.redis import store as redis_store
 from holdfast.stores.redis.asyncio_driver import MuxConnection
 from holdfast.stores.redis.protocol import RedisScript, pack
 from holdfast.stores.redis.store import RedisStore
 from holdfast.stores.sqlite import lease_table
 from holdfast.types import AcquireRequest, Busy, Grant
-from mutation.detectors import RedisSentence, Sentence, ServerTest, Test
+from mutation.detectors import PostgresSentence, RedisSentence, Sentence, ServerTest, Test
 from mutation.mutant import MutantGroup
 
 group = MutantGroup()
@@ -104,6 +106,28 @@ def a_script_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
         ("if held ~= ARGV[1] then", "if false then"),
         ("elseif string.sub(held, -#ARGV[1]) ~= ARGV[1] then", "elseif false then"),
     )
+
+
+@keep(
+    "many: release by key",
+    where="stores/postgres/sql/release.sql",
+    found_by=PostgresSentence(
+        "a release with another token changes nothing", "a release with a token that is not the holder's"
+    ),
+    attacks=("R4", "R17"),
+)
+def a_function_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
+    """The function deletes the row of the key without comparing the token."""
+    whole = schema.sql
+    compared = "DELETE FROM {schema}.holdfast_lease WHERE key = p_key AND token = p_token"
+
+    def uncompared(name: str, address: PostgresAddress) -> str:
+        old = compared.replace("{schema}", address.schema)
+        text = whole(name, address)
+        assert name != "release" or old in text
+        return text.replace(old, old.removesuffix(" AND token = p_token"))
+
+    patch.setattr(schema, "sql", uncompared)
 
 
 @keep(

@@ -26,7 +26,6 @@ _SENDS = {"execute", "executemany", "executescript", "query", "eval", "evalsha",
 # What is put into the text of a statement. Names come from `guards.sql.identifiers`, which checks and quotes them; the
 # rest is made of our own constants, or counts places.
 PUT_IN: dict[str, set[str]] = {
-    "leases/ownership.py": {"self.sql"},  # our own text: its values are parameters
     "drills/verdict/account.py": {"_SQL.read_text(encoding='utf-8')", "sql('ledger_sqlite')"},
     "drills/env/plane.py": {"_PLACES"},  # as many as there are states
     "drills/env/postgres.py": {"quoted(_schema(name))"},
@@ -58,6 +57,7 @@ PUT_IN: dict[str, set[str]] = {
         "'OFF' if self._writes else 'ON'",
     },  # words that were checked
     "stores/sqlite/connection.py": {"self.synchronous"},
+    "stores/postgres/listener.py": {"self.channel"},
 }
 
 RUNS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "pickle.loads", "pickle.load"}

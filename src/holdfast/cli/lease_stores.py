@@ -32,17 +32,21 @@ import holdfast
 from holdfast.cli.output.screen import named_in_errors, say
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.leases.sync.client import Locks
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.registry import (
     DEFAULT_FILE,
     URL_VARIABLE,
     former_file_note,
     former_plane_file,
+    open_engine,
     redacted,
     state_directory,
 )
 from holdfast.stores.sqlite import schema
+from holdfast.types import NS
 
 SETTINGS_FILE: Final = "holdfast.toml"
+_LOOK_NS: Final = 5 * NS  # in which a server has to answer whether it has lease tables
 PLANE_VARIABLES: Final = ("HOLDFAST_LEASES", "HOLDFAST_DATABASE", "HOLDFAST_CONFIG")
 _FIX: Final = "name the right store with --url, or its plane with --config or --database"
 
@@ -124,8 +128,11 @@ def opened(
 
 
 def check_exists(store: LeaseStore) -> None:
-    """Refuse a SQLite file that does not exist or has no lease tables, and a store that only its own process sees."""
+    """Refuse a file that does not exist, a database without lease tables, and the store of a single process."""
     scheme, _, rest = store.url.partition("?")[0].partition("://")
+    if scheme.lower() in {"postgresql", "postgres"}:
+        _check_tables(store)
+        return
     if scheme.lower() == "memory":
         raise BadInput("store", "memory:// belongs to one process and cannot be read by another", _FIX)
     if scheme.lower() != "sqlite" or not rest.startswith("/"):
@@ -138,6 +145,22 @@ def check_exists(store: LeaseStore) -> None:
         raise BadInput("store", f"no lease store at {path} (from {store.source}){hints}", _FIX)
     if _has_tables(path) is False:
         raise Misconfigured(f"no lease store in {path} (from {store.source}): the file has no lease tables; {_FIX}")
+
+
+def _check_tables(store: LeaseStore) -> None:
+    """Refuse a Postgres database that has no lease tables."""
+    engine = open_engine(store.url)  # refuses a URL that is wrong, or a driver that is missing
+    from holdfast.stores.postgres.engine import PostgresEngine
+
+    if not isinstance(engine, PostgresEngine):
+        return
+    try:
+        if not run_now(engine.blocking.has_tables(_LOOK_NS)):
+            raise Misconfigured(
+                f"no lease store in {store.shown} (from {store.source}): the database has no lease tables; {_FIX}"
+            )
+    finally:
+        engine.close()
 
 
 def _has_tables(path: Path) -> bool | None:

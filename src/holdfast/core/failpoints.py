@@ -89,6 +89,10 @@ _STORES: Final = (
     _awaited("store.etcd.asyncio.replied", "the answer has come, and has not been given to the caller"),
     _awaited("store.nats.send", "requests are about to be queued for the shared connection"),
     _awaited("store.nats.replied", "their replies have come, and have not been read"),
+    _here("store.postgres.send", "a statement is about to be sent, in a thread of the caller"),
+    _here("store.postgres.replied", "its answer is read, and has not been given to the caller"),
+    _awaited("store.postgres.asyncio.send", "a statement is about to be sent, by a task"),
+    _awaited("store.postgres.asyncio.replied", "its answer is read, and has not been given to the caller"),
 )
 
 _GUARDS: Final = (

@@ -2,8 +2,8 @@
 
 Promises: a statement with the condition changes nothing after the lease was lost, released or broken. A transaction in
 which the condition was true commits before another caller can acquire the lease, because both are in one database, and
-its transactions keep them together. No clock is involved and no fence column is needed. In a SQL database the condition
-is a predicate, in etcd it is a comparison of a transaction. Does not promise anything for
+its transactions keep them together: SQLite has one writer at a time, and on Postgres the predicate locks the lease's
+row until the transaction ends. No clock is involved and no fence column is needed. Does not promise anything for
 data in another database: that is what guards are for.
 """
 
@@ -13,13 +13,19 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from holdfast.errors import BadInput, LeaseLost, Misconfigured
 from holdfast.types import KeyOwnership, Ownership
 
 if TYPE_CHECKING:
     import sqlite3  # at run time only where a connection is used: other engines do without it
+
+    import psycopg
+
+    Connection: TypeAlias = sqlite3.Connection | psycopg.Connection[Any]
+
+C = TypeVar("C", bound="Connection")
 
 
 class Condition:
@@ -36,7 +42,7 @@ class Condition:
 
     @property
     def sql(self) -> str:
-        """The predicate, with named places (`:holdfast_key`, …)."""
+        """The predicate, with named places: `:holdfast_key` on SQLite, `%(holdfast_key)s` on Postgres."""
         return self._ownership.sql
 
     @property
@@ -49,56 +55,37 @@ class Condition:
         """Comparisons for a transaction of etcd; see `KeyCondition`."""
         raise Misconfigured(f"the lease lies in a SQL database ({self._ownership.database}): use `sql`")
 
-    def holds(self, connection: sqlite3.Connection) -> bool:
+    def holds(self, connection: Connection) -> bool:
         """Whether it is true now, for this connection: inside its transaction, if it has one open."""
-        _check_connection(connection)
-        import sqlite3
+        return _session(connection, self._ownership).evaluate(f"SELECT {self.sql}", self._ownership.parameters)
 
-        cursor = connection.cursor()
-        cursor.row_factory = None
-        try:
-            ((true,),) = cursor.execute(f"SELECT {self.sql}", self._ownership.parameters).fetchall()
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
-                raise self._elsewhere(connection) from error
-            raise
-        finally:
-            cursor.close()
-        return bool(true)
-
-    def ensure(self, connection: sqlite3.Connection) -> None:
+    def ensure(self, connection: Connection) -> None:
         """Return if the lease is ours in this connection's open transaction; raise `LeaseLost` otherwise."""
-        _check_connection(connection)
-        if not _open(connection):
+        session = _session(connection, self._ownership)
+        if not session.is_open():
             raise BadInput(
                 "connection",
                 "has no transaction open",
-                "BEGIN IMMEDIATE first, or use transaction(); else it proves nothing",
+                f"{session.begin} first, or use transaction(); else it proves nothing",
             )
         if not self.holds(connection):
             raise self._lost
 
     @contextmanager
-    def transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    def transaction(self, connection: C) -> Iterator[C]:
         """A transaction that exists only while the lease is ours: begun, checked, committed, or rolled back."""
-        _check_connection(connection)
-        if _open(connection):
+        session = _session(connection, self._ownership)
+        if session.is_open():
             raise BadInput("connection", "has a transaction open", "commit it first, or use ensure() inside it")
-        connection.execute("BEGIN IMMEDIATE")
+        session.run(session.begin)
         try:
-            self.ensure(connection)
+            if not self.holds(connection):
+                raise self._lost
             yield connection
-            connection.execute("COMMIT")
+            session.run("COMMIT")
         finally:
-            if _open(connection):
-                connection.execute("ROLLBACK")
-
-    def _elsewhere(self, connection: sqlite3.Connection) -> Misconfigured:
-        opened = [Path(row[2]).name or ":memory:" for row in connection.execute("PRAGMA database_list").fetchall()]
-        return Misconfigured(
-            f"the lease lies in {self._ownership.database}, which this connection ({', '.join(opened)}) does not have "
-            "open; keep data and leases in one file, or ATTACH it and name the schema: lease.condition(schema=...)"
-        )
+            if session.is_open():
+                session.run("ROLLBACK")
 
     def __str__(self) -> str:
         return self.sql
@@ -153,13 +140,99 @@ class KeyCondition(Condition):
         return f"create({self.key.decode()}) = {self.revision}"
 
 
-def _check_connection(connection: object) -> None:
-    import sqlite3
+class _SqliteSession:
+    """A connection of a user to SQLite."""
 
-    if not isinstance(connection, sqlite3.Connection):
-        problem = f"{type(connection).__name__} is not a connection"
-        raise BadInput("connection", problem, "give the sqlite3.Connection; elsewhere use `sql` and `parameters`")
+    begin = "BEGIN IMMEDIATE"
+
+    def __init__(self, connection: sqlite3.Connection, ownership: Ownership) -> None:
+        self._connection = connection
+        self._ownership = ownership
+
+    def is_open(self) -> bool:
+        """Whether a transaction is open."""
+        return self._connection.in_transaction
+
+    def run(self, command: str) -> None:
+        """Begin or end a transaction."""
+        self._connection.execute(command)
+
+    def evaluate(self, statement: str, parameters: Mapping[str, str | int]) -> bool:
+        """The one value that the statement returns."""
+        import sqlite3
+
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        try:
+            ((true,),) = cursor.execute(statement, parameters).fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                raise self._elsewhere() from error
+            raise
+        finally:
+            cursor.close()
+        return bool(true)
+
+    def _elsewhere(self) -> Misconfigured:
+        rows = self._connection.execute("PRAGMA database_list").fetchall()
+        opened = [Path(row[2]).name or ":memory:" for row in rows]
+        return Misconfigured(
+            f"the lease lies in {self._ownership.database}, which this connection ({', '.join(opened)}) does not have "
+            "open; keep data and leases in one file, or ATTACH it and name the schema: lease.condition(schema=...)"
+        )
 
 
-def _open(connection: sqlite3.Connection) -> bool:
-    return connection.in_transaction
+class _PostgresSession:
+    """A connection of a user to Postgres, through psycopg."""
+
+    begin = "BEGIN"
+
+    def __init__(self, connection: psycopg.Connection[Any], ownership: Ownership) -> None:
+        self._connection = connection
+        self._ownership = ownership
+
+    def is_open(self) -> bool:
+        """Whether a transaction is open. Without autocommit, psycopg opens one with the first statement."""
+        from psycopg.pq import TransactionStatus
+
+        return self._connection.info.transaction_status != TransactionStatus.IDLE
+
+    def run(self, command: str) -> None:
+        """Begin or end a transaction."""
+        if command == "COMMIT":
+            self._connection.commit()
+        elif command == "ROLLBACK":
+            self._connection.rollback()
+        elif self._connection.autocommit:
+            self._connection.execute(command.encode())
+
+    def evaluate(self, statement: str, parameters: Mapping[str, str | int]) -> bool:
+        """The one value that the statement returns."""
+        from psycopg import errors
+        from psycopg.rows import tuple_row
+
+        try:
+            with self._connection.cursor(row_factory=tuple_row) as cursor:
+                found = cursor.execute(statement.encode(), parameters).fetchone()
+        except (errors.UndefinedTable, errors.InvalidSchemaName) as error:
+            raise Misconfigured(
+                f"the lease lies in {self._ownership.database}, and this connection is to another database; "
+                "keep data and leases in one database"
+            ) from error
+        return bool(found and found[0])
+
+
+def _session(connection: object, ownership: Ownership) -> _SqliteSession | _PostgresSession:
+    if ownership.engine == "postgres":
+        fix = "give the psycopg.Connection; elsewhere, also with AsyncConnection, use `sql` and `parameters`"
+        import psycopg
+
+        if isinstance(connection, psycopg.Connection):
+            return _PostgresSession(connection, ownership)
+    else:
+        import sqlite3
+
+        fix = "give the sqlite3.Connection; elsewhere use `sql` and `parameters`"
+        if isinstance(connection, sqlite3.Connection):
+            return _SqliteSession(connection, ownership)
+    raise BadInput("connection", f"{type(connection).__name__} is not a connection", fix)

@@ -22,7 +22,6 @@ from holdfast.runtime.thread_runtime import Mutex, Wakeup
 from holdfast.types import NS
 
 _TURN_S = 0.1
-_DOUBT_NS = NS  # a connection that was idle for longer is checked before it is used for a request
 
 
 class ConnectionBroken(Timeout):
@@ -59,6 +58,8 @@ class PoolSlot:
 class ConnectionPool(Generic[C]):
     """The connections of one engine in one process. Calls may come from any thread."""
 
+    doubt_ns = NS  # a connection that was idle for longer is checked before it is used for a request
+
     def __init__(self, connect: Callable[[int], C], server: str, most: int) -> None:
         """`connect` opens a connection, within a deadline. `server` names it in errors."""
         self._connect = connect
@@ -89,7 +90,7 @@ class ConnectionPool(Generic[C]):
                 connection = self._idle.pop()
             except IndexError:
                 break
-            if time.monotonic_ns() - connection.used_ns < _DOUBT_NS or not connection.stale():
+            if time.monotonic_ns() - connection.used_ns < self.doubt_ns or not connection.stale():
                 return connection
             self.drop(connection, None)
         return self._open_or_wait(deadline_ns)

@@ -56,6 +56,7 @@ _REDIS = _Built("holdfast.stores.redis.engine", "redis", ("redis", "hiredis"))
 _ETCD = _Built("holdfast.stores.etcd.engine", "etcd", ("httpcore", "anyio"))
 _CLUSTER = _REDIS._replace(module="holdfast.stores.redis.cluster_store")
 _NATS = _Built("holdfast.stores.nats.engine", "nats", ("nats",))
+_POSTGRES = _Built("holdfast.stores.postgres.engine", "postgres-binary", ("psycopg",))
 _QUORUM = _Built("holdfast.stores.quorum.engine", "redis", ("redis", "hiredis"))
 
 BUILT: Mapping[str, _Built] = {
@@ -76,9 +77,10 @@ BUILT: Mapping[str, _Built] = {
     "etcds": _ETCD,
     "nats": _NATS,
     "tls": _NATS,
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
 }
 ENTRY_POINTS: Final = "holdfast.stores"  # the group in which other packages register a scheme
-PLANNED = ("postgresql",)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _USERINFO = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # wherever it stands: a URL may have another one inside
@@ -235,8 +237,6 @@ def _scheme_of(field: str, url: str) -> str:
 
 def _refusal(field: str, scheme: str, known: Sequence[str]) -> BadInput:
     there_is = ", ".join(f"{name}://" for name in known)
-    if scheme in PLANNED:
-        return BadInput(field, f"{scheme}:// is planned but not built yet", f"use one of {there_is}")
-    near = difflib.get_close_matches(scheme, [*known, *PLANNED], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(scheme, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}://? There is {there_is}" if near else f"use one of {there_is}"
     return BadInput(field, f"{scheme}:// is not a store", hint)

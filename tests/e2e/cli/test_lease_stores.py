@@ -114,6 +114,26 @@ def test_the_leases_of_a_plane_are_found_by_its_settings(shell: Shell, bare: dic
             assert busy.code == 75
 
 
+@pytest.mark.server
+def test_leases_in_postgres_are_shown_broken_and_audited(shell: Shell, bare: dict[str, str], postgres_url: str) -> None:
+    for command in (["locks"], ["inspect", "job"], ["audit"], ["release", "job", "--reason", "why", "--yes"]):
+        done = shell.run(*command, "--url", postgres_url, env=bare)
+        assert done.code == 78, (command, done.err)
+        assert "the database has no lease tables" in done.err
+    with holdfast.connect(postgres_url) as locks:
+        lease = locks.lock("job", ttl=600).acquire()
+        (found,) = shell.run("locks", "--json", "--url", postgres_url, env=bare).json
+        assert (found["key"], found["fence"]) == ("job", lease.fence)
+        assert "job" in shell.run("watch", "--count", "1", "--url", postgres_url, env=bare).out
+        assert shell.run("run", "job", "--on-busy", "fail", "--url", postgres_url, "--", "true", env=bare).code == 75
+        broken = shell.run("release", "job", "--reason", "stuck", "--yes", "--url", postgres_url, env=bare)
+        assert broken.code == 0, broken.err
+        (record,) = shell.run("audit", "--json", "--url", postgres_url, env=bare).json
+        assert (record["key"], record["reason"]) == ("job", "stuck")
+        assert not lease.release()
+    assert shell.run("run", "job", "--url", postgres_url, "--", "true", env=bare).code == 0
+
+
 def test_the_first_that_is_named_decides_for_every_command(
     shell: Shell, bare: dict[str, str], hold: Callable[[str, str], None]
 ) -> None:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from holdfast.testing.conformance import AsyncioWorld, BlockingWorld, Check, che
 from holdfast.types import Guarantee
 from support.servers.etcd import etcd_executables, start_etcd
 from support.servers.nats import NatsExecutable, NatsServer, nats_executables, own_bucket
+from support.servers.postgres import PostgresExecutable, PostgresServer, postgres_executables
 from support.servers.redis import RedisExecutable, redis_executables, start_redis
 from support.servers.redis_cluster import RedisClusterServers, start_cluster
 from support.servers.sentinel import SentinelDeployment, start_sentinels
@@ -77,6 +79,14 @@ def _nats(executable: NatsExecutable) -> Callable[[pytest.FixtureRequest], str]:
     return url
 
 
+def _postgres(executable: PostgresExecutable) -> Callable[[pytest.FixtureRequest], str]:
+    def url(request: pytest.FixtureRequest) -> str:
+        started: Callable[[PostgresExecutable], str] = request.getfixturevalue("postgres_urls")
+        return started(executable)
+
+    return url
+
+
 ENGINES = [
     Subject("memory", _memory, _claims("memory", durable=False, shared=False)),
     Subject("sqlite", _file, _claims("sqlite", durable=True, shared=True)),
@@ -99,6 +109,10 @@ ENGINES = [
     *(
         Subject(str(each), _nats(each), _claims("nats", durable=True, shared=True, fair=False), server=True)
         for each in nats_executables()
+    ),
+    *(
+        Subject(str(executable), _postgres(executable), _claims("postgres", durable=True, shared=True), server=True)
+        for executable in postgres_executables()
     ),
 ]
 
@@ -129,6 +143,20 @@ def redis_cluster() -> Iterator[RedisClusterServers]:
     """A cluster of three primaries for all cases of this worker."""
     with start_cluster(redis_executables()[-1]) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def postgres_urls(
+    _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
+) -> Iterator[Callable[[PostgresExecutable], str]]:
+    """Every Postgres of this machine, each with one database for all cases of this worker."""
+    with ExitStack() as databases:
+
+        @cache
+        def url(executable: PostgresExecutable) -> str:
+            return databases.enter_context(_postgres_servers(executable).database())
+
+        yield url
 
 
 @pytest.fixture(autouse=True)

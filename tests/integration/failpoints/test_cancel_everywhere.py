@@ -25,6 +25,7 @@ from support.faults.cancellation import (
     cancel_everywhere,
     wait_in_turn,
 )
+from support.fixtures.postgres import PostgresConnect
 from support.fixtures.scheduling import holds
 from support.servers.redis import RedisServer
 
@@ -55,6 +56,11 @@ def etcd_clients(etcd_url: str) -> Opened:
 @pytest.fixture
 def nats_clients(nats_leases: str) -> Opened:
     return lambda: aio.connect(nats_leases)
+
+
+@pytest.fixture
+def postgres_clients(postgres_url: str) -> Opened:
+    return lambda: aio.connect(postgres_url)
 
 
 async def everything(opened: Opened, cleanup_s: float = 0.0, *, fair: bool = True) -> Findings:
@@ -124,6 +130,23 @@ async def test_cancelling_anywhere_leaves_nothing_behind_on_etcd(etcd_clients: O
 @pytest.mark.asyncio
 async def test_cancelling_anywhere_leaves_nothing_behind_on_nats(nats_clients: Opened) -> None:
     clean(await everything(nats_clients, fair=False), 60)
+
+
+@pytest.mark.requires("R13", "R45", "R81")
+@pytest.mark.asyncio
+async def test_cancelling_anywhere_leaves_nothing_behind_on_postgres(
+    postgres_clients: Opened, postgres_connect: PostgresConnect
+) -> None:
+    admin = postgres_connect(autocommit=True)
+    clean(await everything(postgres_clients, LIMIT_S), 60)
+
+    async def closed() -> bool:  # the server notices the end of a connection in its own time
+        found = admin.execute(
+            "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return not found.fetchall()
+
+    await holds(closed)
 
 
 @pytest.mark.asyncio

@@ -135,3 +135,10 @@ def test_a_fault_anywhere_leaves_nothing_behind_on_nats(
     nats_leases: str, scenario: Callable[[holdfast.Locks], None]
 ) -> None:
     check_everywhere(nats_leases, scenario)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_fault_anywhere_leaves_nothing_behind_on_postgres(
+    postgres_url: str, scenario: Callable[[holdfast.Locks], None]
+) -> None:
+    check_everywhere(postgres_url, scenario)

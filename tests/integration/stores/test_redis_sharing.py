@@ -114,7 +114,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced_before_it_is
     redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that even a forced release, which is never asked for twice, succeeds."""
-    monkeypatch.setattr("holdfast.runtime.connection_pool._DOUBT_NS", 0)
+    monkeypatch.setattr(RedisConnectionPool, "doubt_ns", 0)
     engine = open_engine(redis_url)
     grant = run_now(take(engine.blocking, "job"))
     redis_server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")

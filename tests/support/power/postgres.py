@@ -24,7 +24,7 @@ import psycopg
 from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
 from support.power.harness import PowerStage
-from support.servers.postgres import START_LIMIT_S, STOP_LIMIT_S, PostgresExecutable, _as_user
+from support.servers.postgres import START_LIMIT_S, STOP_LIMIT_S, PostgresExecutable, as_user
 
 CAREFUL: Final = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 UNSEEN: Final = ("postmaster.pid",)  # its last line is rewritten in shared memory
@@ -71,7 +71,7 @@ class PowerPostgres:
         self._give(self.stage.disk)
         words = (f"{self.executable.folder}/initdb", "-D", str(data), "-U", "postgres", "--auth=trust", "--no-sync")
         more = ("--encoding=UTF8", "--locale=C", "--wal-segsize=1", "--no-instructions")
-        subprocess.run([*words, *more], capture_output=True, timeout=START_LIMIT_S, check=True, cwd="/", **_as_user())
+        subprocess.run([*words, *more], capture_output=True, timeout=START_LIMIT_S, check=True, cwd="/", **as_user())
         with self.running(data, {**CAREFUL, "fsync": "off"}):
             asyncio.run(self._tables())
         self.stage.begin()
@@ -83,7 +83,7 @@ class PowerPostgres:
     def _give(self, path: Path) -> None:
         """To the one who runs the server."""
         if os.geteuid() == 0:
-            user = _as_user()
+            user = as_user()
             for each in (path, *path.rglob("*")):
                 os.chown(each, user["user"], user["group"], follow_symlinks=False)
 
@@ -119,7 +119,7 @@ class PowerPostgres:
                 cwd="/",
                 env=environment,
                 start_new_session=True,
-                **_as_user(),
+                **as_user(),
             )
         try:
             self._wait(process, log)

@@ -120,7 +120,7 @@ def _probe(folder: Path) -> PostgresExecutable | None:
             timeout=20,
             check=True,
             cwd="/",
-            **_as_user(),
+            **as_user(),
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
@@ -128,7 +128,7 @@ def _probe(folder: Path) -> PostgresExecutable | None:
     return PostgresExecutable(str(folder), tuple(map(int, version[0].split(".")))) if version else None
 
 
-def _as_user() -> dict[str, Any]:
+def as_user() -> dict[str, Any]:
     """The options of `subprocess` that give up root."""
     if os.geteuid() != 0:
         return {}
@@ -178,7 +178,7 @@ class PostgresServer:
                 stderr=log,
                 cwd=self.directory,
                 start_new_session=True,  # Ctrl-C is for the test run, which then ends the server itself
-                **_as_user(),
+                **as_user(),
             )
         self._watch = subprocess.Popen(
             ["sh", "-c", _WATCH, str(self.directory), str(self.pid)], stdin=subprocess.PIPE, start_new_session=True
@@ -198,7 +198,7 @@ class PostgresServer:
 
     def _make_files(self) -> None:
         if os.geteuid() == 0:
-            user = _as_user()
+            user = as_user()
             os.chown(self.directory, user["user"], user["group"])
         try:
             subprocess.run(
@@ -211,7 +211,7 @@ class PostgresServer:
                 timeout=START_LIMIT_S,
                 check=True,
                 cwd=self.directory,
-                **_as_user(),
+                **as_user(),
             )
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"{self.executable}: initdb failed: {error.stderr[-2000:]}") from error

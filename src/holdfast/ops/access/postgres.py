@@ -30,7 +30,7 @@ def postgres_access(*, schema: str = NAME, name: str = NAME) -> AccessText:
     words = {kind: quoted(role) for kind, role in roles.items()} | {"schema": quoted(schema)}
     words |= {f"{kind}_text": f"'{role}'" for kind, role in roles.items()} | {"schema_text": f"'{schema}'"}
     accounts = {
-        roles[OWNER]: "creates the plane's tables, and changes them at an upgrade",
+        roles[OWNER]: "creates the tables of the plane and of leases, and changes them at an upgrade",
         roles[PLANE]: "used by the processes of the plane: reads and writes rows",
         roles[READER]: "reads rows, for people and reports",
     }

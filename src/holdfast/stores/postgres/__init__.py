@@ -1,0 +1,1 @@
+"""Leases in a Postgres database."""
