@@ -47,7 +47,7 @@ Leases = Annotated[
     typer.Option(
         "--leases",
         metavar="URL",
-        help="The lease store: redis://… [dim](default: the database, if it is a SQLite file)[/dim]",
+        help="The lease store: redis://… [dim](default: the database)[/dim]",
     ),
 ]
 ProbeHost = Annotated[

@@ -120,9 +120,10 @@ class App:
         """Decorate the function that runs the jobs of a topic.
 
         It takes the payload, and the context if it has a parameter called `ctx`; it may be `async def` or `def` (which
-        runs in a thread). A function with several parameters gets the members of the payload (see `plane.parameters`).
-        Its return value is the result, and must be JSON, or a dataclass, TypedDict or model that its annotation
-        declares. It may run more than once for one job: pass `ctx.carried` to a guard wherever that would hurt.
+        runs in a thread). Its other parameters are members of the payload, unless the first one is called `payload`
+        (see `plane.parameters`). Its return value is the result, and must be JSON, or a dataclass, TypedDict or model
+        that its annotation declares. It may run more than once for one job: pass `ctx.carried` to a guard wherever that
+        would hurt.
 
         `timeout` limits one attempt, and `stall_after` the time without `ctx.progress()`; after either, the attempt is
         stopped and retried. `quarantine` is called with each return value, and returns the reason why it must not be

@@ -1,12 +1,12 @@
 """How the payload of a job becomes the arguments of its function, and arguments become a payload.
 
-- A function with one parameter, or whose first parameter is called `payload`, gets the whole payload as that argument.
-- A function with more parameters gets the members of the payload as arguments: the payload is an object whose names are
-  those of the parameters.
+- The payload is an object, and its members are the arguments by name.
+- A function with one parameter also accepts any other payload, as the value of that parameter.
+- A function whose first parameter is called `payload`, or is positional-only, gets the whole payload as that argument.
 
 Arguments are checked against the annotations when a job is submitted with its function, and again before it runs. Then
-dataclasses, TypedDicts, pydantic models and other types are made from their JSON. A whole payload is passed unchanged
-unless its annotation contains a dataclass, TypedDict or model; so is a result.
+dataclasses, TypedDicts, pydantic models and other types are made from their JSON. A parameter called `payload` is
+passed unchanged unless its annotation contains a dataclass, TypedDict or model; so is a result.
 
 Promises: a payload that does not fit is refused with the name of the parameter, before anything is stored, and by a
 worker without calling the function. No text made here contains values of the payload.
@@ -48,7 +48,8 @@ class Parameters:
         """The arguments for a payload, or `BadInput` that names the parameter."""
         if self.named:
             return (), self._parsed(_members(payload))
-        value = self._adapted(self.whole, payload) if self.whole in self._types else payload
+        value = payload[self.whole] if self._is_member(payload) else payload
+        value = self._adapted(self.whole, value) if self.whole in self._types else value
         return ((value,), {}) if self.whole is None else ((), {self.whole: value})
 
     def payload(self, positional: Sequence[Any], members: Mapping[str, Any]) -> Any:
@@ -62,11 +63,18 @@ class Parameters:
             if members and (list(members) != [self.whole] or self.whole is None):
                 known = "one positional argument" if self.whole is None else f"{self.whole}= alone"
                 raise BadInput(next(iter(members)), f"is not a parameter of {self.name}", f"give {known}")
+            if positional and self._is_member(positional[0]):
+                members = positional[0]
             value = next(iter(members.values())) if members else positional[0] if positional else None
-            return self._dumped(self.whole, value) if self.whole in self._types else value
+            value = self._dumped(self.whole, value) if self.whole in self._types else value
+            return {self.whole: value} if members and self.whole != PAYLOAD else value
         given = _members(positional[0]) if positional else members
         checked = self._parsed(given)
         return {name: self._dumped(name, value) if name in self._types else value for name, value in checked.items()}
+
+    def _is_member(self, payload: Any) -> bool:
+        """Whether a payload is an object with the only parameter as its only member."""
+        return isinstance(payload, Mapping) and self.whole != PAYLOAD and list(payload) == [self.whole]
 
     def result_json(self, value: Any) -> Any:
         """A return value as JSON, if its annotation contains a dataclass, TypedDict or model; else the value."""
@@ -86,9 +94,13 @@ class Parameters:
     @cached_property
     def _types(self) -> Mapping[str | None, Any]:
         """A pydantic adapter for each parameter (and the return value) that is checked."""
-        names = (*(self.named or [] if self.whole is None else [self.whole]), *self.named, RETURN)
-        found = {name: self._hint(name) for name in dict.fromkeys(names)}
-        checked = {name: hint for name, hint in found.items() if _is_checked(hint, alone=name not in self.named)}
+        names = [*([] if self.whole is None else [self.whole]), *self.named, RETURN]
+        found = {name: self._hint(name) for name in names}
+        checked = {
+            name: hint
+            for name, hint in found.items()
+            if (_has_structure(hint) if name in (PAYLOAD, RETURN) else hint is not Any)
+        }
         if not checked:
             return {}
         try:
@@ -176,11 +188,6 @@ def _members(payload: Any) -> Mapping[str, Any]:
     if not isinstance(payload, Mapping):
         raise BadInput(PAYLOAD, "is not an object", "give an object with a member for each parameter")
     return payload
-
-
-def _is_checked(hint: Any, *, alone: bool) -> bool:
-    """Whether values are checked: a whole payload, or a result, only if its type says more than JSON does."""
-    return _has_structure(hint) if alone else hint is not Any
 
 
 def _has_structure(hint: Any) -> bool:

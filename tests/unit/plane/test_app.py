@@ -32,6 +32,10 @@ def another_name(invoice: Any, ctx: Any = None, extra: int = 3) -> Any:
     return ctx, invoice, extra
 
 
+def only_number(number: int) -> int:
+    return number
+
+
 async def awaited(ctx: Any, payload: Any) -> Any:
     return ctx, payload
 
@@ -71,12 +75,25 @@ async def async_generator(payload: Any) -> AsyncIterator[Any]:
         (context_by_name, 1, ("c", 1)),
         (another_name, {"invoice": 1}, ("c", 1, 3)),
         (another_name, {"invoice": 1, "extra": 2}, ("c", 1, 2)),
+        (only_number, 1, 1),
+        (only_number, {"number": 1}, 1),
         (functools.partial(context_first, "bound"), 1, ("bound", 1)),
         (functools.partial(another_name, extra=4), 1, ("c", 1, 4)),
         (lambda payload, extra=5: (payload, extra), 1, (1, 5)),
     ],
     ids=[
-        *("plain", "by place", "ctx first", "ctx by name", "other names", "all names", "partial", "partial extra"),
+        *(
+            "plain",
+            "by place",
+            "ctx first",
+            "ctx by name",
+            "other names",
+            "all names",
+            "only one",
+            "only one by name",
+            "partial",
+            "partial extra",
+        ),
         "payload and extra",
     ],
 )

@@ -47,6 +47,9 @@ from holdfast.runtime.stalls import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory
 
+PREPARED: Final = "holdfast:prepared"
+PREPARED_S: Final = 5.0
+
 _NO_LEASES: Final = "memory://"  # of one who only looks: it takes none, and must not need the store of those who do
 
 TABLES: Final = (
@@ -205,7 +208,7 @@ async def founded(
 async def make_tables(settings: Settings) -> None:
     """Create every missing table, and migrate the others. Needs only the database.
 
-    That includes the tables of the leases, if they are in the SQLite file of the database.
+    That includes the tables of the leases, if they are in the database.
     """
     if settings.database is None:
         make_state_directory()
@@ -215,9 +218,9 @@ async def make_tables(settings: Settings) -> None:
             await prepare(database, name)
     finally:
         await database.close()
-    if settings.leases is None and settings.lease_url.startswith("sqlite:"):
-        async with aio.connect(settings.lease_url) as locks:
-            await locks.ping()
+    if settings.leases_in_database:
+        async with aio.connect(settings.lease_url, service="plane") as locks, locks.lock(PREPARED, ttl=PREPARED_S):
+            pass  # the first lease creates the tables
 
 
 async def note_bus(settings: Settings) -> tuple[str | None, str]:

@@ -317,5 +317,4 @@ def writes_needed(settings: Settings, parts: Collection[str]) -> bool:
     All do, except workers alone: with a bus and leases elsewhere, a worker runs its assignments and reports results
     without the database. It cannot store heartbeats then; but no scheduler could send it anything either.
     """
-    leases = settings.lease_url == settings.database_url.partition("?")[0]
-    return set(parts) != {WorkerPart.name} or settings.bus is None or leases
+    return set(parts) != {WorkerPart.name} or settings.bus is None or settings.leases_in_database

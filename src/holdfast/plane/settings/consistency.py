@@ -19,7 +19,6 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.loops.cadence import Mode, replay_problems
 from holdfast.plane.settings.lock_times import FAMILY_KEYS, LOOPS, families_in_effect, family_in_effect, is_renewed
 from holdfast.plane.settings.settings import KEYS, Settings
-from holdfast.stores.registry import redacted
 from holdfast.types import NS
 
 _LOOPBACK: Final = ("127.", "localhost", "::1")
@@ -107,15 +106,7 @@ def _problems(settings: Settings, *, only_database: bool) -> Iterator[_Problem]:
 
 
 def _stores(settings: Settings) -> Iterator[_Problem]:
-    leases = settings.leases or ""
-    if settings.leases is None and not settings.database_url.lower().startswith("sqlite:"):
-        kept = redacted(settings.database_url).partition("://")[0]
-        yield (
-            ("database", "leases"),
-            f"{kept} stores the state, and no lease store is set",
-            "set one, such as leases = redis://host:6379/0",
-        )
-    if leases.lower().startswith("memory:"):
+    if (settings.leases or "").lower().startswith("memory:"):
         yield ("leases",), "memory:// is private to one process", "use a file or a server that every process can reach"
 
 

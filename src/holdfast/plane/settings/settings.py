@@ -346,7 +346,7 @@ class Settings:
     leases: str | None = _key(
         None,
         Url(tuple(each for each in BUILT if "+" not in each), "redis://host:6379/0 or sqlite:///leases.db"),
-        "where leases are stored; unset: the database, if it is a SQLite file",
+        "where leases are stored; unset: the database",
         "--leases",
     )
     grace: float = _key(30.0, Seconds(0.0, 3600.0), "how long running work may take to stop at shutdown")
@@ -388,8 +388,16 @@ class Settings:
 
     @property
     def lease_url(self) -> str:
-        """The lease store: by default the file of the database, without its options."""
-        return self.leases or self.database_url.partition("?")[0]
+        """The lease store: by default the database. A file is named without the options of the plane."""
+        if self.leases:
+            return self.leases
+        url = self.database_url
+        return url.partition("?")[0] if url.lower().startswith("sqlite:") else url
+
+    @property
+    def leases_in_database(self) -> bool:
+        """Whether leases are in the database of the plane."""
+        return self.lease_url in (self.database_url, self.database_url.partition("?")[0])
 
     @property
     def audit_path(self) -> str | None:

@@ -92,8 +92,25 @@ def plane_on_servers(
             yield plane
 
 
+@pytest.fixture(scope="session")
+def plane_on_postgres(
+    tmp_path_factory: pytest.TempPathFactory,
+    _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
+) -> Iterator[ClientPlane]:
+    """A plane that has its state, its messages and its leases in one Postgres."""
+    with (
+        _postgres_servers(postgres_executables()[-1]).database() as database,
+        started(tmp_path_factory.mktemp("plane"), database, f'database = "{database}"') as plane,
+    ):
+        yield plane
+
+
+POSTGRES = [str(each) for each in postgres_executables()[-1:]]
+STACKS = {"sqlite": "plane_on_a_file", "http": "plane_on_a_file", **dict.fromkeys(POSTGRES, "plane_on_postgres")}
+
 TRANSPORTS = [
     pytest.param("sqlite", id="sqlite"),
+    *(pytest.param(each, id=each, marks=pytest.mark.server) for each in POSTGRES),
     ON_SERVERS,
     pytest.param("http", id="http"),
 ]
@@ -102,8 +119,7 @@ TRANSPORTS = [
 @pytest.fixture(params=TRANSPORTS)
 def where(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The arguments of a client, for each transport."""
-    stack = "plane_on_a_file" if request.param in ("sqlite", "http") else "plane_on_servers"
-    plane: ClientPlane = request.getfixturevalue(stack)
+    plane: ClientPlane = request.getfixturevalue(STACKS.get(request.param, "plane_on_servers"))
     return plane.where(request.param)
 
 

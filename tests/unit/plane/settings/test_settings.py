@@ -351,7 +351,6 @@ def test_jitter_is_off_by_default_on_by_a_setting_and_bounded_by_the_ttl(tmp_pat
         ("grace = 2\n", "a cancelled function may run for 5 s, and the plane stops within 2 s"),
         ("leases = 'memory://'\n", "memory://"),
         ("leases = 'memory://x'\n", "memory:// is private to one process"),
-        ("database = 'postgresql://h/db'\n", "no lease store is set; set one, such as leases = redis://"),
         ("[cleanup]\nkeys = 60\n", "a key would be deleted before its job"),
         ("[replayer]\ninterval = 95\n", "until the replayer comes round"),
         ("[api]\nhost = '0.0.0.0'\n", "no tokens authenticate callers"),
@@ -361,6 +360,12 @@ def test_jitter_is_off_by_default_on_by_a_setting_and_bounded_by_the_ttl(tmp_pat
 def test_combinations_that_cannot_work_are_refused(tmp_path: Path, text: str, said: str) -> None:
     (problem,) = refused(tmp_path, text)
     assert said in problem
+
+
+def test_a_plane_on_postgres_alone_keeps_its_leases_there(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, "database = 'postgresql://h/db?sslmode=require'\n")
+    assert settings.lease_url == settings.database_url == "postgresql://h/db?sslmode=require"
+    assert settings.leases_in_database
 
 
 def test_postgres_with_leases_elsewhere_is_a_plane(tmp_path: Path) -> None:
