@@ -318,6 +318,8 @@ def test_an_interrupt_at_any_bytecode_leaves_nothing_behind(
     locks: holdfast.Locks, work: Callable[[holdfast.Locks, Tracer], None]
 ) -> None:
     places = 0
+    if work is block_of_a_stack:
+        gc.freeze()  # the collections below then search only what came later
     for where in every(lambda at: work(locks, at), raise_interrupted):
         if work is block_of_a_stack:
             gc.collect()  # the stack keeps the end of its block in a cycle with the exception
