@@ -145,7 +145,7 @@ class PostgresSentence(Sentence):
 
     def url(self, components: Components) -> str:
         """Where the store is: a database without tables."""
-        return str(components.fixture("postgres_url"))
+        return str(components.fixture("newest_postgres_url"))
 
 
 def _opened(url: str, asynchronous: bool) -> Any:

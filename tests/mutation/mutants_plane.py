@@ -95,7 +95,7 @@ def acknowledged_before_the_work_is_done(patch: pytest.MonkeyPatch) -> None:
     found_by=Test(
         "unit.plane.bus.test_delivery_rules",
         "test_contention_and_store_trouble_never_use_up_the_budget",
-        at="assert isinstance(found, GiveBack)",
+        at="assert isinstance(found, Nack)",
         given={"cause": LockBusy("busy"), "wrapped": True},
     ),
 )

@@ -260,7 +260,7 @@ def a_statement_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
 )
 def a_statement_that_renews_the_expired(patch: pytest.MonkeyPatch) -> None:
     """The owner is compared and the time is not, so a lease that ran out comes back to life."""
-    restate(patch, "RENEW", "THEN expires_ns > ? ELSE expires_wall_ns > ?", "THEN ? > 0 ELSE ? > 0")
+    restate(patch, "_RENEW", "THEN expires_ns > ? ELSE expires_wall_ns > ?", "THEN ? > 0 ELSE ? > 0")
 
 
 @keep(

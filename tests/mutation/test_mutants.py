@@ -5,7 +5,7 @@ Without the bugs the same detectors find nothing: their worlds, sentences and te
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 import ledger
 from mutation.catalog import MUTANTS
 from mutation.mutant import Components, Mutant
+from support.servers.postgres import PostgresExecutable, PostgresServer, postgres_executables
 from support.servers.redis import RedisServer, redis_executables, start_redis
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,15 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture
 def components(request: pytest.FixtureRequest, tmp_path: Path) -> Components:
     return Components(tmp_path, lambda: str(request.getfixturevalue("redis_url")), request.getfixturevalue)
+
+
+@pytest.fixture
+def newest_postgres_url(
+    _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
+) -> Iterator[str]:
+    """A database without tables. Unlike `postgres_url`, it can be asked for in the middle of a test."""
+    with _postgres_servers(postgres_executables()[-1]).database() as url:
+        yield url
 
 
 @pytest.mark.parametrize(

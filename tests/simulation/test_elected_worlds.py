@@ -46,7 +46,7 @@ def test_no_two_lead_and_every_leader_is_followed_in_time() -> None:
 @pytest.mark.parametrize(
     ("plant", "rule", "text", "seeds"),
     [
-        (mutants.a_lost_term_is_not_cancelled, "C4", "goes on", [12, 17]),
+        (mutants.a_lost_term_is_not_cancelled, "C4", "goes on", [35, 51]),
         (mutants.a_leader_goes_on_after_its_deadline, "C10", "after the local deadline", [0, 5, 8]),
         (mutants.a_leader_resigns_without_a_word, "C0", "a leader has resigned", [0, 1]),
     ],

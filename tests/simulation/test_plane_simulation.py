@@ -120,7 +120,7 @@ OVERTAKEN: dict[str, Any] = {
     "failpoints": 150,
     "cancels": 1000,
 }
-WORLDS = 40  # which of them find a bug changes with every message that the plane sends more or less
+WORLDS = 60  # which of them find a bug changes with every message that the plane sends more or less
 PLANTED: dict[str, tuple[mutants.Plant, str, dict[str, Any]]] = {
     plant.__name__: (plant, rule, swarm)
     for plant, rule, swarm in (

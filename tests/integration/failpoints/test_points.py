@@ -37,6 +37,7 @@ BY_LEASES = {"flow.", "runtime.lost"}
 BY_FILES = {"store.sqlite."}
 BY_REDIS = {"store.redis."}
 BY_ETCD = {"store.etcd."}
+BY_POSTGRES_LEASES = {"store.postgres."}
 BY_NATS_LEASES = {"store.nats.", "runtime.loop."}
 BY_GUARDS = {"guard."}
 BY_NATS = {"plane.nats.", "plane.outbox."}
@@ -117,6 +118,7 @@ def test_each_point_says_what_is_true_there_in_one_line_of_the_documentation() -
 
 def test_every_point_is_reached_by_a_test_that_says_so() -> None:
     named = BY_LEASES | BY_FILES | BY_REDIS | BY_ETCD | BY_NATS_LEASES | BY_GUARDS | BY_NATS | BY_POSTGRES | BY_LIVES
+    named |= BY_POSTGRES_LEASES
     assert of(named) == set(POINTS)
 
 
@@ -265,6 +267,16 @@ async def test_every_point_of_etcd_is_reached(etcd_url: str) -> None:
         async with aio.connect(etcd_url) as locks:
             assert await (await locks.lock("k", ttl=30).acquire()).release()
     all_reached(points, BY_ETCD)
+
+
+@pytest.mark.asyncio
+async def test_every_point_of_postgres_leases_is_reached(postgres_url: str) -> None:
+    with recorded() as points:
+        with holdfast.connect(postgres_url) as blocking:
+            assert blocking.lock("k", ttl=30).acquire().release()
+        async with aio.connect(postgres_url) as locks:
+            assert await (await locks.lock("k", ttl=30).acquire()).release()
+    all_reached(points, BY_POSTGRES_LEASES)
 
 
 def test_every_point_of_nats_leases_is_reached(nats_leases: str) -> None:

@@ -139,6 +139,7 @@ async def jobs(stage: Stage, client: httpx.AsyncClient) -> None:
 
 async def plane(stage: Stage, client: httpx.AsyncClient) -> None:
     await client.get("/snapshot")
+    await client.get("/findings")
     parts = stage.service.parts
     document = Document(parts.database, SNAPSHOT, SNAPSHOT_WRITER, parts.store.clock)
     async with SNAPSHOT_WRITER.lock(parts.locks) as lease:

@@ -101,6 +101,7 @@ def test_a_message_that_was_watched_for_its_ttl_may_be_replaced_and_not_before()
     assert left_ns(revision, 100 + 30 * NS, None) == 0
 
 
+@pytest.mark.requires("R2")
 def test_by_the_servers_clock_it_takes_as_much_longer_as_their_clocks_may_differ() -> None:
     stored = 10**18
     revision = Revision(5, HELD, since_ns=0, stored_ns=stored)
@@ -123,6 +124,7 @@ def test_the_time_of_the_servers_is_counted_on_with_the_monotonic_clock() -> Non
     assert left_ns(revision, 15 * NS, server) == 0
 
 
+@pytest.mark.requires("R2", "R7")
 def test_a_message_that_is_seen_again_keeps_the_time_of_its_first_sight() -> None:
     known = Revisions()
     known.learned("k", Revision(5, HELD, 100))

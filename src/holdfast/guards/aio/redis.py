@@ -131,7 +131,7 @@ class GuardedKeys(Generic[B_contra]):
         return await self._flow.delete(lease, key, Rule.AT_LEAST)
 
     async def publish(self, lease: B_contra, channel: str, message: str) -> int:
-        """Send a message in an envelope with key and fence (`guards.redis.pubsub`); how many this server handed it to.
+        """Send a message in an envelope with key and fence (`pubsub`); how many this server handed it to.
 
         `FencedOut`, and nothing sent, if a newer holder of the same lock has published on the channel.
         """
@@ -141,7 +141,7 @@ class GuardedKeys(Generic[B_contra]):
         """Open a message that was received; `FencedOut` if a newer holder of its lock has published since.
 
         For commands, which must not be carried out late. Where each message is a fact that stays true,
-        `guards.redis.pubsub.opened` reads it without that check.
+        `pubsub.opened` reads it without that check.
         """
         return await self._flow.received(channel, data)
 

@@ -91,7 +91,9 @@ class AsyncioConnection:
     async def _trace(self, event: str, _info: Any) -> None:
         if event == SENDING:
             self.sent = True
-        if event == ANSWERING and ARMED:
+        if event != ANSWERING:
+            return
+        if ARMED:
             await areach("store.etcd.asyncio.sent")
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from holdfast.ops.runbooks.model import Evidence, Finding, NextStep, RunbookReport
-from holdfast.web.schemas.jobs import Given, ResponseBody, moment
+from holdfast.web.schemas.jobs import ResponseBody, moment
 
 SeverityText: TypeAlias = Literal["fine", "watch", "unknown", "act"]
 
@@ -54,7 +54,7 @@ class InspectionShown(ResponseBody):
     what: str
     source: str
     lines: list[str] = Field(description="What it saw, for people.")
-    problem: Given[str] = Field(default=None, description="Why it saw nothing.")
+    problem: str | None = Field(default=None, description="Why it saw nothing; null: it saw something.")
 
     @classmethod
     def of(cls, evidence: Evidence) -> InspectionShown:
