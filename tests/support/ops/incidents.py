@@ -152,13 +152,13 @@ class Incident:
         """The name of the first finding."""
         return str(self.why()["findings"][0]["rule"])
 
-    def names(self, rule: str) -> dict[str, Any]:
-        """Wait until a finding is the first one; the finding."""
+    def names(self, rule: str, sentence: str = "") -> dict[str, Any]:
+        """Wait until a finding is the first one, and has this in its sentence; the finding."""
         seen: list[dict[str, Any]] = []
 
         def it() -> bool:
             seen[:] = self.why()["findings"]
-            return bool(seen[0]["rule"] == rule)
+            return seen[0]["rule"] == rule and sentence in seen[0]["sentence"]
 
         try:
             until(it, f"the finding {rule!r}")
