@@ -21,7 +21,7 @@ ASKED = [
 ]
 PLANE = [
     *(("jobs", "list"), ("jobs", "submit", "double", "--payload", "1"), ("runs", "list"), ("approvals", "list")),
-    *(("policy", "show"), ("up",)),
+    *(("policy", "show"), ("up", "--prepare")),
 ]
 
 

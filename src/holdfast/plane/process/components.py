@@ -30,7 +30,7 @@ from holdfast.plane.db.ports import Audit, Bus, Database
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.dead_letters import Undelivered
 from holdfast.plane.jobs.store import JobStore
-from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
+from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN, LockFamily
 from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA
 from holdfast.plane.policy.runtime import PolicyRuntime
 from holdfast.plane.resources.locks import RESOURCE_SCHEMAS
@@ -47,8 +47,7 @@ from holdfast.runtime.stalls import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory
 
-PREPARED: Final = "holdfast:prepared"
-PREPARED_S: Final = 5.0
+PREPARED: Final = "prepared"  # no job has this id; the lock of one is what every role may take
 
 _NO_LEASES: Final = "memory://"  # of one who only looks: it takes none, and must not need the store of those who do
 
@@ -219,7 +218,8 @@ async def make_tables(settings: Settings) -> None:
     finally:
         await database.close()
     if settings.leases_in_database:
-        async with aio.connect(settings.lease_url, service="plane") as locks, locks.lock(PREPARED, ttl=PREPARED_S):
+        family: LockFamily = families_in_effect(settings)[SCHEDULER_JOB.name]
+        async with aio.connect(settings.lease_url, service="plane") as locks, family.lock(locks, job=PREPARED):
             pass  # the first lease creates the tables
 
 
