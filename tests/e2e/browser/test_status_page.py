@@ -15,10 +15,12 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
+from holdfast.ops.runbooks.model import FindingSeverity
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat
 from holdfast.types import NS
 from holdfast.web import status_cache
+from holdfast.web.routes import findings
 from support.harness.web import TOKENS, tokens
 from support.servers.browser import ARGUMENTS, CHROMIUM, HOSTILE, ME, PATIENCE_MS, Running, opened, row
 
@@ -56,6 +58,7 @@ def _quickly() -> Iterator[None]:
     """The page is told of changes every quarter of a second, so that tests wait less."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(status_cache, "INTERVAL_S", 0.25)
+        patch.setattr(findings, "FRESH_S", 0.25)
         yield
 
 
@@ -216,6 +219,7 @@ def test_nothing_that_users_say_is_alive(running: Running, chromium: Browser) ->
         for part in ("#details-reason", "#details-facts", "#details-events"):
             expect(details.locator(part)).to_contain_text(HOSTILE)
         expect(details.locator("#details-payload")).to_contain_text(json.dumps(HOSTILE))
+        expect(page.locator('#finding-rows [data-rule="a job died"] .sentence')).to_contain_text(HOSTILE)
         assert page.evaluate("window.harmed === undefined")
         assert page.locator("img").count() == 1  # ours
         assert page.locator("script").count() == 1
@@ -285,6 +289,10 @@ def test_colours_follow_the_system_and_can_be_read(running: Running, chromium: B
                 assert page.locator(part).first.evaluate(CONTRAST) >= READABLE, (scheme, part)
             for state in JobState:
                 assert page.locator("#job-rows .chip").first.evaluate(CONTRAST, state) >= READABLE, (scheme, state)
+            for severity in FindingSeverity:
+                chip = page.locator("#finding-rows .chip").first
+                chip.evaluate("(chip, severity) => { chip.dataset.severity = severity; }", str(severity))
+                assert chip.evaluate(CONTRAST) >= READABLE, (scheme, severity)
     assert len(colours) == len(SCHEMES)
 
 
@@ -312,6 +320,34 @@ def test_an_empty_plane_says_what_to_do_next(tmp_path: Path, chromium: Browser) 
         expect(page.locator("#workers-empty")).to_contain_text("holdfast worker module:app")
         expect(page.locator("#letters-empty")).to_contain_text("No dead letters")
         expect(page.locator("#leaderless")).to_contain_text("reconciler")
+
+
+def test_findings_name_the_cause_with_evidence_and_commands_that_can_be_copied(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    with Running(tmp_path, parts=("api",)) as made:
+        job = made.submit("nowhere", tenant="acme")
+        with opened(chromium, made.url, permissions=["clipboard-read", "clipboard-write"]) as page:
+            findings = page.locator("#findings")
+            expect(findings).to_have_attribute("data-severity", "act")
+            expect(page.locator("#findings-note")).to_contain_text("2 causes to act on")
+            told = made.told("/findings")["findings"]
+            assert [each["rule"] for each in told] == ["no leaders", "topic without workers"]
+            shown = findings.locator(".finding")
+            expect(shown).to_have_count(len(told))
+            expect(shown.first.locator(".chip")).to_have_text("act now")
+            cause = findings.locator('[data-rule="topic without workers"]')
+            expect(cause.locator(".sentence")).to_contain_text("No live worker serves topic nowhere: 1 job waits")
+            expect(cause.locator(".command")).to_have_text([each["command"] for each in told[1]["next"]])
+            cause.get_by_text("Evidence").click()
+            expect(cause.locator(".evidence")).to_contain_text(f"{job.id} of acme (nowhere) waits")
+            cause.get_by_role("button", name=f"Copy: holdfast jobs show {job.id}").click()
+            expect(cause.get_by_text("Copied")).to_be_visible()
+            assert page.evaluate("navigator.clipboard.readText()") == f"holdfast jobs show {job.id}"
+            # Without TLS, browsers refuse the clipboard to pages of other hosts.
+            page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(); }")
+            cause.get_by_role("button", name=f"Copy: holdfast jobs show {job.id}").click()
+            assert page.evaluate("getSelection().toString()").strip() == f"holdfast jobs show {job.id}"
 
 
 def test_a_server_that_goes_is_said_to_be_gone_and_is_found_again(tmp_path: Path, chromium: Browser) -> None:
@@ -360,3 +396,4 @@ def test_the_user_signs_in_with_a_token_that_stays_in_the_tab_and_signs_out(tmp_
             expect(row(page, red)).to_have_count(0)
             expect(page.locator("#scope")).to_have_text("tenant blue")
             expect(page.locator("#locks-empty")).to_contain_text("your token is bound to one")
+            expect(page.locator("#findings")).to_be_hidden()

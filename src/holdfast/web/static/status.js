@@ -3,6 +3,7 @@
 import { Details } from './details.js';
 import { Rows, byId, make, mark, show, write } from './dom.js';
 import { Feed, token } from './feed.js';
+import { Findings } from './findings.js';
 import { Headline } from './headline.js';
 import { Jobs } from './jobs.js';
 import { Letters, Workers } from './lists.js';
@@ -13,6 +14,7 @@ const TICK_MS = 200;
 const SHOWN_BY = { database: 'jobs, workers and dead letters', leases: 'locks', bus: 'nothing on this page' };
 
 const details = new Details();
+const findings = new Findings();
 const open = (id) => details.open(id);
 const headline = new Headline((group) => jobs.choose(group), () => byId('letters').focus());
 const jobs = new Jobs(open, (group) => headline.chosen(group));
@@ -30,6 +32,7 @@ function seen(model) {
   write(byId('scope'), model.tenant === null ? '' : `tenant ${model.tenant}`);
   parts.show(Object.entries(model.parts), ([name]) => name);
   headline.show(model, now);
+  findings.show(model);
   jobs.show(model);
   locks.show(model, now);
   workers.show(model, now);
@@ -95,6 +98,7 @@ function warn(kind, title, text) {
 }
 
 function lock(problem) {
+  findings.forget();
   show(byId('board'), false);
   show(byId('banner'), false);
   parts.show([], ([name]) => name);
@@ -123,6 +127,7 @@ function tick() {
   const now = feed.now();
   write(byId('link-text'), `live, ${timeOfDay(now)}`);
   jobs.tick(now);
+  findings.tick();
   locks.tick(now);
   workers.tick(now);
   letters.tick(now);

@@ -132,7 +132,7 @@ def _unserved(case: Case) -> Conclusion | None:
         f"No live worker serves topic {topic}: {number(jobs, 'job waits', 'jobs wait')}{since}, and {heard}. More "
         f"workers of other topics do not help.{more}{known}"
     )
-    steps = [NextStep("holdfast worker MODULE:APP", f"an app with @app.job({topic!r}); the jobs start by themselves")]
+    steps = [NextStep("holdfast worker MODULE:APP", f"an app with @app.job({topic!r}); its jobs then start")]
     if oldest is not None:
         steps.append(NextStep(f"holdfast jobs show {oldest.id}", "why this job waits"))
         steps.append(NextStep(f"holdfast jobs cancel {oldest.id}", "only if the topic is a mistake"))
