@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from typer.main import get_command
 
 # Typer bundles Click since 0.2x and imported it before; the base class of its own errors is the same in both.
 from holdfast import __version__
 from holdfast.cli.exit_codes import Exit, exit_for
+from holdfast.cli.help import HELP, command_of, print_help
 from holdfast.cli.options import Url
 from holdfast.cli.output.screen import put_json, say
 from holdfast.cli.output.stdio import let_go, make_fit
@@ -28,47 +28,56 @@ from holdfast.errors import HoldfastError
 # Typer carries Click inside since 0.2x and imported it before; the base class of its own errors is the same in both.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "run": "run",
-    "locks": "locks",
-    "inspect": "locks",
-    "watch": "watch",
-    "release": "release",
-    "audit": "release",
-    "history": "audit",
-    "check": "audit",
-    "guard": "guard",
-    "up": "up",
-    "worker": "worker",
-    "jobs": "jobs",
-    "runs": "runs",
-    "approvals": "approvals",
-    "resources": "resources",
-    "policy": "policy",
-    "inventory": "locks",
-    "doctor": "doctor",
-    "alerts": "alerts",
-    "access": "access",
-    "tune": "tune",
-    "dashboard": "dashboard",
-    "why": "runbook",
-    "runbook": "runbook",
-    "demo": "drill",
-    "drill": "drill",
-    "version": "",
+PANELS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Locks": {
+        "run": "run",
+        "locks": "locks",
+        "inspect": "locks",
+        "watch": "watch",
+        "release": "release",
+        "audit": "release",
+        "guard": "guard",
+    },
+    "Jobs and workflows": {
+        "jobs": "jobs",
+        "runs": "runs",
+        "approvals": "approvals",
+        "resources": "resources",
+    },
+    "Operate": {
+        "up": "up",
+        "worker": "worker",
+        "policy": "policy",
+        "inventory": "locks",
+        "access": "access",
+        "why": "runbook",
+        "runbook": "runbook",
+        "doctor": "doctor",
+        "alerts": "alerts",
+        "dashboard": "dashboard",
+        "tune": "tune",
+        "version": "",
+    },
+    "Prove": {
+        "demo": "drill",
+        "drill": "drill",
+        "history": "audit",
+        "check": "audit",
+    },
 }
-"""Each command and its module, in the order of the help. Only the module of the requested command is
-imported. `version` is in this one."""
+COMMANDS: Final[Mapping[str, str]] = {name: module for panel in PANELS.values() for name, module in panel.items()}
+"""Each command and its module, in the order of the help, which shows them in panels. Only the module of the requested
+command is imported. `version` is in this one."""
 
 
 def make_app(only: str | None = None) -> typer.Typer:
     """The application with all commands, or with those of one module."""
     app = typer.Typer(
         name="holdfast",
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": list(HELP)},
         epilog="See it work: [bold]holdfast demo[/bold]\n\n"
         "Exit codes: 75 the lock is busy, 76 the lease was lost, 69 the store is unavailable, 64 bad usage; "
         "docs/shell.md lists the others.",
@@ -100,13 +109,13 @@ def _root(
     context: typer.Context,
     url: Url = None,
     version: Annotated[  # noqa: ARG001 - its callback acts on it
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Distributed leases that survive incidents: run commands once, list holders, break stuck locks."""
     context.obj = url
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+    print_help(context)
 
 
 def _module(arguments: Sequence[str]) -> str | None:
@@ -140,9 +149,8 @@ def run_app(arguments: Sequence[str]) -> int:
 def _called(arguments: Sequence[str]) -> int:
     try:
         with _quiet():
-            result = get_command(make_app(_module(arguments)))(
-                args=list(arguments), prog_name="holdfast", standalone_mode=False
-            )
+            command = command_of(make_app(_module(arguments)), PANELS)
+            result = command(args=list(arguments), prog_name="holdfast", standalone_mode=False)
     except _UsageProblem as error:
         return _usage(error, arguments)
     except typer.Abort:
@@ -206,8 +214,6 @@ def _usage(error: Exception, arguments: Sequence[str]) -> int:
     text: str = getattr(error, "format_message", error.__str__)().rstrip(".")
     if "run" in arguments and "--" not in arguments and type(error).__name__ == "NoSuchOption":
         text += "; options of the command itself go behind --: holdfast run NAME -- CMD …"
-    if not text:  # a group without a subcommand: its help was printed
-        return Exit.USAGE
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "holdfast"
     say(f"{text}; see `{where} --help`")

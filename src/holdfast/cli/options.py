@@ -14,7 +14,7 @@ Url = Annotated[
         "--url",
         metavar="URL",
         help="The lease store: sqlite:///leases.db, redis://host:6379/0, … "
-        "[dim](default: the plane's, else $HOLDFAST_URL, else a SQLite file in your state directory)[/dim]",
+        "[dim]\\[default: the plane's, else $HOLDFAST_URL, else a SQLite file in your state directory][/dim]",
         show_default=False,
     ),
 ]
@@ -24,7 +24,7 @@ OwnUrl = Annotated[
         "--url",
         metavar="URL",
         help="The lease store: sqlite:///leases.db, redis://host:6379/0, … "
-        "[dim](default: a temporary store; $HOLDFAST_URL is not read)[/dim]",
+        "[dim]\\[default: a temporary store; $HOLDFAST_URL is not read][/dim]",
         show_default=False,
     ),
 ]
@@ -41,7 +41,7 @@ After = Annotated[
     str | None, typer.Option("--after", metavar="CURSOR", help="Start after this cursor (printed below a page).")
 ]
 OwnTenant = Annotated[str, typer.Option("--tenant", metavar="T", help="The tenant.")]
-OwnId = Annotated[str | None, typer.Option("--id", metavar="ID", help="The id. [dim](default: generated)[/dim]")]
+OwnId = Annotated[str | None, typer.Option("--id", metavar="ID", help="The id. [dim]\\[default: generated][/dim]")]
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="A label; repeatable.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Follow it until it finishes.")]
 FollowTimeout = Annotated[float | None, duration_option("--timeout", help="Maximum time to follow.")]

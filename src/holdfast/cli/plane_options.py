@@ -25,7 +25,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="The settings file. [dim](default: $HOLDFAST_CONFIG, else holdfast.toml here if it exists)[/dim]",
+        help="The settings file. [dim]\\[default: $HOLDFAST_CONFIG, else holdfast.toml here if it exists][/dim]",
         show_default=False,
     ),
 ]
@@ -34,29 +34,31 @@ Database = Annotated[
     typer.Option(
         "--database",
         metavar="URL",
-        help="The database: sqlite:///plane.db or postgresql://… [dim](default: from the settings)[/dim]",
+        help="The database: sqlite:///plane.db or postgresql://… [dim]\\[default: from the settings][/dim]",
         show_default=False,
     ),
 ]
 Bus = Annotated[
     str | None,
-    typer.Option("--bus", metavar="URL", help="The message bus: nats://… [dim](default: the database)[/dim]"),
+    typer.Option("--bus", metavar="URL", help="The message bus: nats://… [dim]\\[default: the database][/dim]"),
 ]
 Leases = Annotated[
     str | None,
     typer.Option(
         "--leases",
         metavar="URL",
-        help="The lease store: redis://… [dim](default: the database)[/dim]",
+        help="The lease store: redis://… [dim]\\[default: the database][/dim]",
     ),
 ]
 ProbeHost = Annotated[
     str | None,
-    typer.Option("--probe-host", metavar="H", help="Address of health and metrics. [dim](127.0.0.1)[/dim]"),
+    typer.Option("--probe-host", metavar="H", help="Address of health and metrics. [dim]\\[default: 127.0.0.1][/dim]"),
 ]
 ProbePort = Annotated[
     int | None,
-    typer.Option("--probe-port", metavar="N", help="Port of health and metrics; 0: any free one. [dim](0)[/dim]"),
+    typer.Option(
+        "--probe-port", metavar="N", help="Port of health and metrics; 0: any free one. [dim]\\[default: 0][/dim]"
+    ),
 ]
 NoProbe = Annotated[bool, typer.Option("--no-probe", help="Do not serve health and metrics (an API always does).")]
 
@@ -65,7 +67,7 @@ Audit = Annotated[
     typer.Option(
         "--audit",
         metavar="DIR",
-        help="The audit ledger. [dim](default: NAME.audit beside a SQLite database, else none)[/dim]",
+        help="The audit ledger. [dim]\\[default: NAME.audit beside a SQLite database, else none][/dim]",
         show_default=False,
     ),
 ]
@@ -73,11 +75,11 @@ NoAudit = Annotated[bool, typer.Option("--no-audit", help="Write no audit ledger
 
 LogFormat = Annotated[
     str | None,
-    typer.Option("--log-format", metavar="F", help="Format of log lines: text or json. [dim](text)[/dim]"),
+    typer.Option("--log-format", metavar="F", help="Format of log lines: text or json. [dim]\\[default: text][/dim]"),
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option("--log-level", metavar="L", help="debug, info, warning or error. [dim](warning)[/dim]"),
+    typer.Option("--log-level", metavar="L", help="debug, info, warning or error. [dim]\\[default: warning][/dim]"),
 ]
 
 Otel = Annotated[

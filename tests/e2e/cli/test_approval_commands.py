@@ -58,7 +58,7 @@ def test_a_decision_from_the_list_to_its_repetition(desk: Shell) -> None:
     assert (again.code, again.out) == (0, "j1 was already approved by boss\n")
     other = desk.run("approvals", "reject", "j1", "--as", "other", "--json")
     assert (other.code, other.json["taken"], other.json["code"]) == (1, False, "approval_already_resolved")
-    assert desk.run("approvals", "list").out == "no approval is pending\n"
+    assert desk.run("approvals", "list").out == "No pending approvals found.\n"
     assert [each["job"] for each in desk.run("approvals", "list", "--status", "all", "--json").json["items"]] == ["j1"]
 
 

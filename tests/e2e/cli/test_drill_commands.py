@@ -19,12 +19,12 @@ def _lines(text: str) -> list[dict[str, Any]]:
 
 
 def test_the_drills_are_listed_for_people_and_for_programs(shell: Shell) -> None:
-    done = shell.run("drill")
+    done = shell.run("drill", "list")
     assert done.code == 0
     for each in DRILLS:
         assert each.name in done.out
         assert each.shows in done.out
-    listed = shell.run("drill", "--json").json
+    listed = shell.run("drill", "list", "--json").json
     assert [each["drill"] for each in listed] == [each.name for each in DRILLS]
     assert all(each["requirements"] and each["seconds"] > 0 for each in listed)
 

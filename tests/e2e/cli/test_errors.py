@@ -247,14 +247,6 @@ def test_each_command_comes_from_the_module_that_the_table_names_and_loads_no_ot
         assert commands(module) == {name for name, where in COMMANDS.items() if where == module}
 
 
-@pytest.mark.parametrize("group", ["jobs", "runs", "approvals", "policy", "access", "guard"])
-def test_a_group_without_a_command_is_its_help_and_nothing_else(shell: Shell, group: str) -> None:
-    done = shell.run(group)
-    assert done.code == 64
-    assert "Usage: holdfast" in done.out + done.err
-    assert "holdfast: ;" not in done.err
-
-
 def test_a_postgres_that_is_not_there_is_one_line(shell: Shell) -> None:
     done = shell.run("jobs", "list", "--database", f"postgresql://me@127.0.0.1:{free_port()}/db?pool_timeout=1")
     check_line(done, 69, "127.0.0.1")

@@ -92,8 +92,8 @@ def test_following_is_live_on_a_terminal(furnished: Shell) -> None:
 
 def test_jobs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None:
     assert furnished.run("up", "--prepare").code == 0
-    assert furnished.run("jobs", "list").out == "there are no jobs\n"
-    assert furnished.run("jobs", "dead").out == "there are no dead letters\n"
+    assert furnished.run("jobs", "list").out == "No jobs found.\n"
+    assert furnished.run("jobs", "dead").out == "No dead letters found.\n"
     first = furnished.run("jobs", "submit", "double", "--id", "one", "--payload", "1", "--idempotency-key", "k")
     assert first[:2] == (0, "one\n")
     warning, submitted, store = first.err.splitlines()

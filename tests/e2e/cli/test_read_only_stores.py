@@ -151,4 +151,4 @@ def test_looking_at_postgres_needs_no_lease_store_and_no_bus(shell: Shell, postg
     for command in LOOKS:
         done = shell.run(*command, "--database", postgres_url)
         assert done.code in (0, 1), done
-    assert shell.run("jobs", "list", "--database", postgres_url).out == "there are no jobs\n"
+    assert shell.run("jobs", "list", "--database", postgres_url).out == "No jobs found.\n"

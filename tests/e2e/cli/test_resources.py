@@ -22,7 +22,7 @@ def taken(shell: Shell, tenant: str, resource: str, mode: str = "exclusive") -> 
 def test_a_resource_of_a_dead_holder_is_found_released_and_recorded(shell: Shell) -> None:
     furnish(shell)
     assert shell.run("up", "--prepare").code == 0
-    assert shell.run("resources", "list").out == "no resource is held\n"
+    assert shell.run("resources", "list").out == "No held resources found.\n"
     grants = [taken(shell, tenant, "db/main") for tenant in ("acme", "globex")]
     first = shell.run("resources", "list", "--limit", "1", "--json").json
     rest = shell.run("resources", "list", "--after", first["next"], "--json").json
@@ -49,7 +49,7 @@ def test_a_resource_of_a_dead_holder_is_found_released_and_recorded(shell: Shell
         grants[0].holder.fence,
     )
     assert "its host is gone" in shell.run("resources", "audit").out
-    assert shell.run("resources", "audit", "--tenant", "globex").out == "no resource was ever released by force\n"
+    assert shell.run("resources", "audit", "--tenant", "globex").out == "No forced releases found.\n"
 
 
 def test_one_of_several_holders_is_taken_out_by_its_fence(shell: Shell) -> None:
@@ -60,7 +60,7 @@ def test_one_of_several_holders_is_taken_out_by_its_fence(shell: Shell) -> None:
     assert len(shell.run(*words, "--json").json["broken"]) == 1
     left = shell.run("resources", "list", "--resource", "db", "--json").json["items"]
     assert [each["fence"] for each in left] == [readers[0].holder.fence, readers[2].holder.fence]
-    assert shell.run("resources", "list", "--resource", "other").out == "the resource is free\n"
+    assert shell.run("resources", "list", "--resource", "other").out == "No held resources found.\n"
 
 
 def test_what_cannot_be_right_is_said(shell: Shell) -> None:

@@ -71,13 +71,13 @@ def test_the_one_that_writes_asks_before_and_is_done_with_yes(shell: Shell) -> N
     refused = shell.run("runbook", "before-ttl-change", "--url", shell.url)
     assert (refused.code, refused.out) == (64, "")
     assert "holdfast:runbook:before-ttl-change:…" in refused.err
-    assert shell.run("locks").out == "no lock is held\n"
+    assert shell.run("locks").out == "No locks found.\n"
     done = shell.run("runbook", "before-ttl-change", "--url", shell.url, "--yes", "--timeout", "30")
     assert (done.code, done.err) == (0, ""), done.out
     assert "answer: lock not owned" in done.out
     assert "log: lock release skipped: token mismatch: key=holdfast:runbook:before-ttl-change:" in done.out
     assert "second acquire: empty" in done.out
-    assert shell.run("locks").out == "no lock is held\n"
+    assert shell.run("locks").out == "No locks found.\n"
 
 
 def test_on_a_terminal_a_no_writes_nothing(shell: Shell) -> None:

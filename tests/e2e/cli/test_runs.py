@@ -143,8 +143,8 @@ def test_following_is_a_live_tree_on_a_terminal(furnished: Shell) -> None:
 
 def test_runs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None:
     assert furnished.run("up", "--prepare").code == 0
-    assert furnished.run("runs", "list").out == "there are no runs\n"
-    assert furnished.run("runs", "workflows").out.startswith("there are no workflows; ")
+    assert furnished.run("runs", "list").out == "No runs found.\n"
+    assert furnished.run("runs", "workflows").out.startswith("No workflows found.")
     missing = furnished.run("runs", "start", "refund")
     assert missing[:2] == (1, "")
     assert missing.err.startswith("holdfast: there is no workflow 'refund' (database: sqlite:")
@@ -183,7 +183,7 @@ def test_runs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     assert rest["next"] is None
     table = furnished.run("runs", "list", "--status", "pending", "--workflow", "refund").out.splitlines()
     assert table[1].split()[:5] == [ids[2], "default", "refund", "v1", "pending"]
-    assert furnished.run("runs", "list", "--status", "failed").out == "no run matches\n"
+    assert furnished.run("runs", "list", "--status", "failed").out == "No runs found.\n"
     assert furnished.run("runs", "rerun", ids[0]).code == 1
     asked = furnished.run("runs", "cancel", ids[0], "--reason", "enough")
     assert (asked.code, asked.out) == (0, f"cancellation requested for {ids[0]} (pending)\n")

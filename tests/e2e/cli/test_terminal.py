@@ -112,7 +112,7 @@ def test_watch_draws_a_table_and_ends_cleanly_with_ctrl_c(shell: Shell) -> None:
     with shell.locks() as locks:
         locks.ping()  # makes the file: watching does not
         with typing(shell, "watch", "--interval", "0.1") as session:
-            session.sees("no lock is held")
+            session.sees("No locks found.")
             lease = locks.lock("nightly", ttl=600).acquire()
             session.sees("nightly taken by test@")
             session.sees(str(lease.fence))

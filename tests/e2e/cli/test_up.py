@@ -259,7 +259,7 @@ def test_what_it_tells_one_to_type_finds_this_plane(shell: Shell, given: tuple[s
     try:
         typing.sees(f"holdfast {named}\r\n")
         listed = shell.run(*named.split())
-        assert (listed.code, listed.out) == (0, "there are no jobs\n")
+        assert (listed.code, listed.out) == (0, "No jobs found.\n")
         typing.type("\x03")
         assert typing.ends() == 0
     finally:

@@ -29,7 +29,13 @@ COMMANDS: Final = (
         ("doctor",),
         ("policy", "show"),
     ),
-    *(("jobs", "list"), ("jobs", "dead"), ("jobs", "show", "{job}"), ("jobs", "follow", "{job}"), ("jobs", "stats")),
+    *(
+        ("jobs", "list"),
+        ("jobs", "dead-letters"),
+        ("jobs", "show", "{job}"),
+        ("jobs", "follow", "{job}"),
+        ("jobs", "stats"),
+    ),
     *(("runs", "list"), ("runs", "show", "run-1"), ("runs", "timeline", "run-1"), ("runs", "follow", "run-1")),
     *(("runs", "workflows"), ("approvals", "list"), ("approvals", "show", "run-1:agreed@1"), ("policy", "history")),
     *(("alerts",), ("alerts", "--list"), ("dashboard",), ("dashboard", "--list")),
@@ -54,6 +60,7 @@ ELSEWHERE: Final = {
     "resources release": "shows what `resources audit` shows",
     "why": "is the runbook of that name",
     "worker": "its log is that of the worker in `up`",
+    "jobs dead": "is `jobs dead-letters` under its former name",
     "demo": "is `drill quick`, in a store of its own",
 }
 

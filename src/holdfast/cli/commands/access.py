@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from holdfast.cli.help import print_help
 from holdfast.cli.options import Json
 from holdfast.cli.output.atomic_file import write_whole
 from holdfast.cli.output.screen import put_json, say
@@ -33,16 +34,17 @@ Begins = Annotated[str, typer.Option("--name", metavar="NAME", help="Prefix of t
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    access = typer.Typer(no_args_is_help=True, help="Print least-privilege accounts for servers.", epilog=EPILOG)
+    access = typer.Typer(help="Print least-privilege accounts for servers.", epilog=EPILOG)
+    access.callback(invoke_without_command=True)(print_help)
     for command in (redis, postgres, etcd, nats):
         access.command()(command)
-    app.add_typer(access, name="access", rich_help_panel=None)
+    app.add_typer(access, name="access")
 
 
 def redis(
     config: Config = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", metavar="P", help="Prefix of lock keys. [dim](the plane's keys)[/dim]")
+        str, typer.Option("--prefix", metavar="P", help="Prefix of lock keys. [dim]\\[default: the plane's keys][/dim]")
     ] = "",
     namespace: Annotated[
         str, typer.Option("--namespace", metavar="N", help="The ?namespace= of the store's URL.")

@@ -42,7 +42,7 @@ def alerts(
         str, typer.Option("--rules", metavar="FILE", help="With --tests: path of the rules, relative to the tests.")
     ] = RULES,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="PARTS", help="Components of the plane. [dim](all)[/dim]")
+        str | None, typer.Option("--only", metavar="PARTS", help="Components of the plane. [dim]\\[default: all][/dim]")
     ] = None,
     scrape: Annotated[float, duration_option("--scrape", help="Scrape interval of Prometheus.")] = 60.0,
     match: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Json, Limit, Tenant
 from holdfast.cli.output.screen import cell, out, put_json, put_page, say
 from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
@@ -22,7 +23,7 @@ JobId = Annotated[
     str, typer.Argument(metavar="JOB", help="The job of the approval, from the list.", show_default=False)
 ]
 Who = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="Name of the approver. [dim](default: user@host)[/dim]")
+    str | None, typer.Option("--as", metavar="NAME", help="Name of the approver. [dim]\\[default: user@host][/dim]")
 ]
 Note = Annotated[
     str, typer.Option("--note", metavar="TEXT", help="Reason; stored with the decision.", show_default=False)
@@ -47,12 +48,13 @@ EPILOG: Final = "\n\n".join(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    approvals = typer.Typer(no_args_is_help=True, help="List and decide pending approvals.", epilog=EPILOG)
+    approvals = typer.Typer(help="List and decide pending approvals.", epilog=EPILOG)
+    approvals.callback(invoke_without_command=True)(print_help)
     approvals.command("list")(list_)
     approvals.command("show")(show)
     for verdict, effect in _VERDICTS.items():
         approvals.command(verdict, help=f"{effect} Repeating the same decision changes nothing.")(_deciding(verdict))
-    app.add_typer(approvals, name="approvals", rich_help_panel=None)
+    app.add_typer(approvals, name="approvals")
 
 
 def list_(
@@ -76,8 +78,8 @@ def list_(
         page = await components.flows.approvals(caller, tenant=tenant, status=wanted, after=place, limit=limit)
         following = None if page.after is None else page.after.text
         table = partial(approval_table, now_ns=components.clock.now().wall)
-        empty = "no approval is pending" if status == "waiting" else "no approval found"
-        put_page(page.items, following, approval_line, table, empty=empty, json=json)
+        what = "pending approvals" if status == "waiting" else "approvals"
+        put_page(page.items, following, approval_line, table, what=what, json=json)
         return Exit.OK
 
     return look(work, config, database)

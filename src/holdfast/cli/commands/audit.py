@@ -33,7 +33,7 @@ LedgerOption = Annotated[
         "--ledger",
         metavar="PATH",
         envvar="HOLDFAST_LEDGER",
-        help="The directory of the audit ledger, or one of its files. [dim](default: the plane's)[/dim]",
+        help="The directory of the audit ledger, or one of its files. [dim]\\[default: the plane's][/dim]",
         show_default=False,
     ),
 ]
@@ -48,7 +48,9 @@ def add_to(app: typer.Typer) -> None:
 def history(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The name of the lock.", show_default=False)],
     ledger: LedgerOption = None,
-    at: Annotated[str | None, typer.Option(metavar=WHEN, help="Only the holder at this time: 14:03, 10m, …")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar=WHEN, help="Only the holder at this time, such as 14:03 or 10m.")
+    ] = None,
     since: Annotated[str | None, typer.Option(metavar=WHEN, help="Only holds that ended after it: 15m, 14:03.")] = None,
     until: Annotated[str | None, typer.Option(metavar=WHEN, help="Only holds that began before it.")] = None,
     config: Config = None,
@@ -87,7 +89,7 @@ def check_ledger(
         Path | None,
         typer.Argument(
             metavar="LEDGER",
-            help="The directory of an audit ledger, or a file. [dim](default: the plane's)[/dim]",
+            help="The directory of an audit ledger, or a file. [dim]\\[default: the plane's][/dim]",
             show_default=False,
         ),
     ] = None,

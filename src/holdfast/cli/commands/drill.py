@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.help import print_help
 from holdfast.cli.lease_stores import opened, reading, url_of
 from holdfast.cli.options import Json, OwnUrl, TestUrl
 from holdfast.cli.output.atomic_file import write_whole
@@ -57,52 +58,52 @@ MarkConfig = Annotated[
 ]
 Store = Annotated[
     str | None,
-    typer.Option("--store", metavar="KIND", help="Store to start without --url: sqlite, redis. [dim](sqlite)[/dim]"),
+    typer.Option(
+        "--store", metavar="KIND", help="Store to start without --url: sqlite, redis. [dim]\\[default: sqlite][/dim]"
+    ),
 ]
 Ttl = Annotated[
     float | None,
-    duration_option("--ttl", help="TTL of the drill's locks. [dim](1, or from --config)[/dim]"),
+    duration_option("--ttl", help="TTL of the drill's locks. [dim]\\[default: 1, or from --config][/dim]"),
 ]
 Slo = Annotated[
     float | None,
-    duration_option("--slo", help="Maximum takeover time. [dim](from --config, else TTL + 1)[/dim]"),
+    duration_option("--slo", help="Maximum takeover time. [dim]\\[default: from --config, else TTL + 1][/dim]"),
 ]
 Duration = Annotated[
-    float | None, duration_option("--duration", help="Approximate duration. [dim](depends on the drill)[/dim]")
+    float | None,
+    duration_option("--duration", help="Approximate duration. [dim]\\[default: depends on the drill][/dim]"),
 ]
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report to this file.")
 ]
 Waiters = Annotated[
-    int | None, typer.Option("--waiters", metavar="N", help="Number of waiters for one lock. [dim](10,000)[/dim]")
+    int | None,
+    typer.Option("--waiters", metavar="N", help="Number of waiters for one lock. [dim]\\[default: 10,000][/dim]"),
 ]
 Keys = Annotated[
-    int | None, typer.Option("--keys", metavar="N", help="Number of concurrent leases. [dim](100,000)[/dim]")
+    int | None, typer.Option("--keys", metavar="N", help="Number of concurrent leases. [dim]\\[default: 100,000][/dim]")
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of random choices.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands: one for each drill, `demo` for the quick one, `mark` and `unmark`."""
+    """Add the commands: `list`, one for each drill, `demo` for the quick one, `mark` and `unmark`."""
     from holdfast.drills.catalog import NAMES
 
     group = typer.Typer(help="Break leases on purpose, and check that no update is lost.", epilog=EPILOG)
-    group.callback(invoke_without_command=True)(listing)
+    group.callback(invoke_without_command=True)(print_help)
+    group.command("list")(list_)
     for name, shows in NAMES.items():
         group.command(name, help=shows, epilog=EPILOG)(_storm if name == "storm" else _command(name))
     group.command("mark")(mark)
     group.command("unmark")(unmark)
     app.command("demo", help="Short for `holdfast drill quick`.", epilog=EPILOG)(_command("quick"))
-    app.add_typer(group, name="drill", rich_help_panel=None)
+    app.add_typer(group, name="drill")
 
 
-def listing(
-    context: typer.Context,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
-) -> None:
-    """Break leases on purpose, and check that no update is lost."""
-    if context.invoked_subcommand is not None:
-        return
+def list_(json: Json = False) -> None:
+    """List the drills: how long each takes, what it needs and what it shows."""
     from holdfast.drills.catalog import DRILLS
 
     if json:
@@ -253,7 +254,7 @@ def mark(
     url: TestUrl = None,
     config: MarkConfig = None,
     seconds: Annotated[
-        float, duration_option("--for", help="Duration of the mark; at most a week. [dim](a day)[/dim]")
+        float, duration_option("--for", help="Duration of the mark; at most a week. [dim]\\[default: a day][/dim]")
     ] = 86_400.0,
     json: Json = False,
 ) -> None:

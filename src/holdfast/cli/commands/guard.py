@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.help import print_help
 from holdfast.cli.options import Json
 from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_table, say
 from holdfast.errors import BadInput
@@ -27,13 +28,13 @@ Database = Annotated[
     typer.Option(
         "--database",
         metavar="URL",
-        help="Database: sqlite:///app.db or postgresql://… [dim](default: $HOLDFAST_GUARD_DATABASE)[/dim]",
+        help="Database: sqlite:///app.db or postgresql://… [dim]\\[default: $HOLDFAST_GUARD_DATABASE][/dim]",
         show_default=False,
     ),
 ]
 Ids = Annotated[
     list[str] | None,
-    typer.Option("--id", metavar="COLUMN", help="Key column of a row; repeatable. [dim](id)[/dim]"),
+    typer.Option("--id", metavar="COLUMN", help="Key column of a row; repeatable. [dim]\\[default: id][/dim]"),
 ]
 FenceColumn = Annotated[str, typer.Option("--fence-column", metavar="NAME", help="Name of the fence column.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the statements, in order, and change nothing.")]
@@ -48,7 +49,8 @@ _STYLES = {
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    guard = typer.Typer(no_args_is_help=True, help="Make tables refuse stale writers, and verify that they do.")
+    guard = typer.Typer(help="Make tables refuse stale writers, and verify that they do.")
+    guard.callback(invoke_without_command=True)(print_help)
     guard.command("install")(install)
     guard.command("check")(check)
     guard.command("remove")(remove)
@@ -64,7 +66,7 @@ def install(
         Trigger | None,
         typer.Option(
             help="Guard against all clients: strict refuses writes without a fence, rising only lower fences; "
-            "none removes the triggers. [dim](default: unchanged)[/dim]",
+            "none removes the triggers. [dim]\\[default: unchanged][/dim]",
             show_default=False,
         ),
     ] = None,

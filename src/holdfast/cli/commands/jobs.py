@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Limit, OwnId, OwnTenant, Tenant
 from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_page, put_table, say
 from holdfast.cli.parse_time import duration_option
@@ -33,7 +34,7 @@ EPILOG: Final = "\n\n".join(
         "[bold]Examples[/bold]",
         "[dim]$[/dim] holdfast jobs submit invoice.charge --payload '{\"invoice\": 42}' --follow",
         "[dim]$[/dim] holdfast jobs list --state failed --tenant acme",
-        "[dim]$[/dim] holdfast jobs dead --json | jq -r '.items[].id' | xargs -n1 holdfast jobs retry",
+        "[dim]$[/dim] holdfast jobs dead-letters --json | jq -r '.items[].id' | xargs -n1 holdfast jobs retry",
         "Exit codes of follow: 0 it succeeded, 1 it failed or was cancelled, 124 it did not finish in time.",
     )
 )
@@ -41,10 +42,13 @@ EPILOG: Final = "\n\n".join(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    jobs = typer.Typer(no_args_is_help=True, help="Submit and manage jobs.", epilog=EPILOG)
-    for command in (submit, list_, show, follow, cancel, retry, dead, stats):
+    jobs = typer.Typer(help="Submit and manage jobs.", epilog=EPILOG)
+    jobs.callback(invoke_without_command=True)(print_help)
+    for command in (submit, list_, show, follow, cancel, retry, stats):
         jobs.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(jobs, name="jobs", rich_help_panel=None)
+    jobs.command("dead-letters")(dead_letters)
+    jobs.command("dead", hidden=True)(dead_letters)
+    app.add_typer(jobs, name="jobs")
 
 
 def submit(
@@ -60,7 +64,7 @@ def submit(
     id: OwnId = None,
     pool: Annotated[
         str | None,
-        typer.Option(metavar="P", help="Run only in this pool. [dim](default: any pool with the topic)[/dim]"),
+        typer.Option(metavar="P", help="Run only in this pool. [dim]\\[default: any pool with the topic][/dim]"),
     ] = None,
     deadline: Annotated[float | None, duration_option(help="Time limit for the whole job.")] = None,
     delay: Annotated[float, duration_option(help="Minimum delay before the first attempt.")] = 0.0,
@@ -132,8 +136,7 @@ def list_(
         page = await components.service.jobs(caller, tenant=tenant, state=state, topic=topic, after=place, limit=limit)
         following = None if page.after is None else page.after.text
         table = partial(job_table, now_ns=components.clock.now().wall)
-        empty = "no job matches" if tenant or state or topic or after else "there are no jobs"
-        put_page(page.items, following, outline_dict, table, empty=empty, json=json)
+        put_page(page.items, following, outline_dict, table, what="jobs", json=json)
         return Exit.OK
 
     return look(work, config, database)
@@ -229,9 +232,9 @@ def retry(
     return on_plane(work, config, database=database, bus=bus, leases=leases)
 
 
-def dead(
+def dead_letters(
     letter: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Show only this one, with its body.", show_default=False)
+        str | None, typer.Argument(metavar="ID", help="Show only this one, with its body.", show_default=False)
     ] = None,
     tenant: Tenant = None,
     limit: Limit = 50,
@@ -257,7 +260,7 @@ def dead(
         place = AFTER_ALL if after is None else place_of(after)
         page = await components.service.dead_letters(caller, tenant=tenant, after=place, limit=limit)
         following = None if page.after is None else page.after.text
-        put_page(page.items, following, letter_dict, letter_table, empty="there are no dead letters", json=json)
+        put_page(page.items, following, letter_dict, letter_table, what="dead letters", json=json)
         return Exit.OK
 
     return look(work, config, database)

@@ -11,7 +11,7 @@ from rich.table import Table
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.lease_stores import reading, url_of
 from holdfast.cli.options import Json, Name, Url
-from holdfast.cli.output.screen import cell, fence, out, plain_table, put_json, put_table, seconds, since
+from holdfast.cli.output.screen import cell, fence, out, plain_table, put_json, put_none, put_table, seconds, since
 from holdfast.cli.plane_options import Config, Database, settings
 from holdfast.errors import BadInput
 from holdfast.leases.inspection import Inspection
@@ -51,7 +51,7 @@ def locks(
     if json:
         return
     if not found:
-        out().print(f"no lock with the prefix {prefix} is held" if prefix else "no lock is held")
+        put_none(f"locks with the prefix {prefix}" if prefix else "locks")
         return
     put_table(table(found))
     if len(found) == limit:

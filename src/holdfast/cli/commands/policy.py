@@ -14,6 +14,7 @@ import typer
 
 from holdfast.cli.actor import actor
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.help import print_help
 from holdfast.cli.options import Json
 from holdfast.cli.output.policy import put_exercises, put_history, put_report
 from holdfast.cli.output.screen import put_json, say, seconds
@@ -42,13 +43,13 @@ EPILOG: Final = "\n\n".join(
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     policy = typer.Typer(
-        no_args_is_help=True,
         help="Error policy of the lease store, and jitter of busy retries.",
         epilog=EPILOG,
     )
+    policy.callback(invoke_without_command=True)(print_help)
     for command in (show, set_, history, exercise):
         policy.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(policy, name="policy", rich_help_panel=None)
+    app.add_typer(policy, name="policy")
 
 
 def show(database: Database = None, config: Config = None, json: Json = False) -> None:
@@ -136,7 +137,7 @@ def history(
 
 def exercise(
     family: Annotated[
-        str | None, typer.Argument(metavar="FAMILY", help="The lock family: workflow.run, …", show_default=False)
+        str | None, typer.Argument(metavar="FAMILY", help="The lock family, such as workflow.run.", show_default=False)
     ] = None,
     share: Annotated[
         float | None,

@@ -11,7 +11,18 @@ from holdfast.cli.actor import actor
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.lease_stores import reading, url_of
 from holdfast.cli.options import Json, Name, Url
-from holdfast.cli.output.screen import cell, moment, out, plain_table, put_json, put_table, say, seconds, since
+from holdfast.cli.output.screen import (
+    cell,
+    moment,
+    out,
+    plain_table,
+    put_json,
+    put_none,
+    put_table,
+    say,
+    seconds,
+    since,
+)
 from holdfast.cli.plane_options import Config, Database
 from holdfast.errors import BadInput
 from holdfast.leases.inspection import ForcedRelease, Inspection
@@ -103,7 +114,7 @@ def audit(
     if json:
         return
     if not records:
-        out().print("no lock was ever released by force")
+        put_none("forced releases")
         return
     table = plain_table(
         ("AT", "right"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Json, Limit, OwnTenant, Tenant
 from holdfast.cli.output.screen import cell, moment, out, plain_table, put_json, put_page, say, seconds
 from holdfast.cli.plane_options import Config, Database, look, on_plane
@@ -36,10 +37,11 @@ EPILOG: Final = "\n\n".join(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="List and release resources of a plane.", epilog=EPILOG)
+    group = typer.Typer(help="List and release resources of a plane.", epilog=EPILOG)
+    group.callback(invoke_without_command=True)(print_help)
     for command in (list_, release, audit):
         group.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(group, name="resources", rich_help_panel=None)
+    app.add_typer(group, name="resources")
 
 
 def list_(
@@ -63,8 +65,7 @@ def list_(
         )
         items = found[:limit]
         following = items[-1].place.text if len(found) > limit else None
-        empty = "no resource is held" if resource is None else "the resource is free"
-        put_page(items, following, _holder_dict, _holder_table, empty=empty, json=json)
+        put_page(items, following, _holder_dict, _holder_table, what="held resources", json=json)
         return Exit.OK
 
     return look(work, config, database)
@@ -121,8 +122,7 @@ def audit(
         found = await components.service.breaks.page(caller.scope(tenant), after=place, limit=limit + 1)
         items = found[:limit]
         following = items[-1].place.text if len(found) > limit else None
-        empty = "no resource was ever released by force"
-        put_page(items, following, _break_dict, _break_table, empty=empty, json=json)
+        put_page(items, following, _break_dict, _break_table, what="forced releases", json=json)
         return Exit.OK
 
     return look(work, config, database)

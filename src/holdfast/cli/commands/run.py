@@ -67,7 +67,7 @@ class OnBusy(StrEnum):
 Timeout = Annotated[
     float | None,
     duration_option(
-        help="Maximum wait while the lock is busy. [dim](default: forever with wait, none with skip and fail)[/dim]",
+        help="Maximum wait while the lock is busy. [dim]\\[default: forever with wait, none with skip and fail][/dim]",
         show_default=False,
     ),
 ]
@@ -97,7 +97,7 @@ def run(
         typer.Option(metavar="R", help="The risk class: selects the error policy in the policy file."),
     ] = None,
     policy_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help='TOML, such as: \\[risk] low = "fail_open"')
+        Path | None, typer.Option(metavar="FILE", help='A TOML file, such as: \\[risk] low = "fail_open".')
     ] = None,
     grace: Annotated[
         float, duration_option(help="Time between TERM and KILL for the command when the lease is lost.")

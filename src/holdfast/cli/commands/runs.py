@@ -10,8 +10,9 @@ import typer
 
 from holdfast.cli.commands.jobs import labels_of, payload_of
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Limit, OwnId, OwnTenant, Tenant
-from holdfast.cli.output.screen import cell, out, put_json, put_page, put_table, say
+from holdfast.cli.output.screen import cell, out, put_json, put_none, put_page, put_table, say
 from holdfast.cli.parse_time import duration_option
 from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
 from holdfast.errors import BadInput
@@ -40,16 +41,17 @@ EPILOG: Final = "\n\n".join(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    runs = typer.Typer(no_args_is_help=True, help="Define workflows and manage their runs.", epilog=EPILOG)
+    runs = typer.Typer(help="Define workflows and manage their runs.", epilog=EPILOG)
+    runs.callback(invoke_without_command=True)(print_help)
     for command in (define, workflows, start, list_, show, follow, timeline, cancel, rerun):
         runs.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(runs, name="runs", rich_help_panel=None)
+    app.add_typer(runs, name="runs")
 
 
 def define(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON.", show_default=False)],
     tenant: Annotated[
-        str | None, typer.Option(metavar="T", help="For this tenant. [dim](default: for all tenants)[/dim]")
+        str | None, typer.Option(metavar="T", help="For this tenant. [dim]\\[default: for all tenants][/dim]")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only validate the file; store nothing.")] = False,
     database: Database = None,
@@ -85,13 +87,13 @@ def define(
 def workflows(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Show only this one, with its definition.", show_default=False),
+        typer.Argument(metavar="NAME", help="Show only this one, with its definition.", show_default=False),
     ] = None,
     version: Annotated[
-        int | None, typer.Option(metavar="N", help="The version. [dim](default: the newest)[/dim]")
+        int | None, typer.Option(metavar="N", help="The version. [dim]\\[default: the newest][/dim]")
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(metavar="T", help="Only workflows visible to this tenant. [dim](default: all)[/dim]")
+        str | None, typer.Option(metavar="T", help="Only workflows visible to this tenant. [dim]\\[default: all][/dim]")
     ] = None,
     database: Database = None,
     config: Config = None,
@@ -120,7 +122,8 @@ def workflows(
         if json:
             put_json({"items": [workflow_line(each) for each in found]})
         elif not found:
-            out().print("there are no workflows; store one: holdfast runs define FILE")
+            put_none("workflows")
+            say("store one: holdfast runs define FILE")
         else:
             put_table(workflow_table(found))
         return Exit.OK
@@ -136,7 +139,7 @@ def start(
         str | None, typer.Option(metavar="JSON", help="The input: JSON, @FILE, or - for standard input.")
     ] = None,
     version: Annotated[
-        int | None, typer.Option(metavar="N", help="The version. [dim](default: the newest)[/dim]")
+        int | None, typer.Option(metavar="N", help="The version. [dim]\\[default: the newest][/dim]")
     ] = None,
     tenant: OwnTenant = "default",
     idempotency_key: Annotated[
@@ -211,8 +214,7 @@ def list_(
         )
         following = None if page.after is None else page.after.text
         table = partial(run_table, now_ns=components.clock.now().wall)
-        empty = "no run matches" if tenant or status or workflow or after else "there are no runs"
-        put_page(page.items, following, run_line, table, empty=empty, json=json)
+        put_page(page.items, following, run_line, table, what="runs", json=json)
         return Exit.OK
 
     return look(work, config, database)

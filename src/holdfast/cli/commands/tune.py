@@ -70,8 +70,10 @@ Since = Annotated[
 ]
 HoldP99 = Annotated[str | None, _length("Duration of the work: p99 of the hold.")]
 Jitter = Annotated[str | None, _length("Possible delay by network, store and pauses.")]
-Margin = Annotated[str | None, _length("The safety margin. [dim](as the library computes it)[/dim]")]
-DetectionTime = Annotated[str | None, _length("Time until a waiter notices. [dim](its retry, 1 s at most)[/dim]")]
+Margin = Annotated[str | None, _length("The safety margin. [dim]\\[default: as the library computes it][/dim]")]
+DetectionTime = Annotated[
+    str | None, _length("Time until a waiter notices. [dim]\\[default: its retry, 1 s at most][/dim]")
+]
 Ttl = Annotated[str | None, _length("The current TTL, to check an SLO with it.")]
 Renewed = Annotated[
     bool, typer.Option("--renewed", help="Manual calculation: the lease is renewed.", rich_help_panel=_BY_HAND)
@@ -82,10 +84,10 @@ Unrenewed = Annotated[
 ]
 Slo = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="The takeover SLO: 30s. [dim](default: takeover in the settings)[/dim]"),
+    typer.Option(metavar="TIME", help="The takeover SLO: 30s. [dim]\\[default: takeover in the settings][/dim]"),
 ]
 RetryDelay = Annotated[
-    str | None, typer.Option(metavar="TIME", help="The delay to compare. [dim](scheduler.busy_delay)[/dim]")
+    str | None, typer.Option(metavar="TIME", help="The delay to compare. [dim]\\[default: scheduler.busy_delay][/dim]")
 ]
 RetryJitter = Annotated[str, typer.Option(metavar="TIME", help="The jitter to compare it with.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot.", rich_help_panel=_DO)]

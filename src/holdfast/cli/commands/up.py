@@ -62,15 +62,15 @@ EPILOG: Final = "\n\n".join(
 
 Only = Annotated[
     str | None,
-    typer.Option(metavar="PARTS", help="Run only these components, comma-separated. [dim](default: all)[/dim]"),
+    typer.Option(metavar="PARTS", help="Run only these components, comma-separated. [dim]\\[default: all][/dim]"),
 ]
 AppName = Annotated[
     str | None, typer.Option(metavar="MODULE:APP", help="The app that the workers run.", show_default=False)
 ]
-Workers = Annotated[int | None, typer.Option(metavar="N", help="Number of workers. [dim](2)[/dim]")]
+Workers = Annotated[int | None, typer.Option(metavar="N", help="Number of workers. [dim]\\[default: 2][/dim]")]
 Sample = Annotated[bool, typer.Option("--sample", help="Run a sample workload of agents.")]
-Host = Annotated[str | None, typer.Option(metavar="H", help="Address to listen on. [dim](127.0.0.1)[/dim]")]
-Port = Annotated[int | None, typer.Option(metavar="N", help="Port; 0: any free one. [dim](8420)[/dim]")]
+Host = Annotated[str | None, typer.Option(metavar="H", help="Address to listen on. [dim]\\[default: 127.0.0.1][/dim]")]
+Port = Annotated[int | None, typer.Option(metavar="N", help="Port; 0: any free one. [dim]\\[default: 8420][/dim]")]
 Check = Annotated[
     bool,
     typer.Option("--check", help="Only check settings, components and app, and print the origin of each setting."),

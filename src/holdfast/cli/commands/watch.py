@@ -162,7 +162,7 @@ class _LineWatchView(_WatchView):
         lines = list(map(str, changed))
         if not self._started:
             self._started = True
-            lines = [str(LockChange("held", each.key, each.owner, each.fence)) for each in locks] or ["no lock is held"]
+            lines = [str(LockChange("held", each.key, each.owner, each.fence)) for each in locks] or ["No locks found."]
         for line in lines:
             self._line(line)
 
@@ -203,7 +203,7 @@ class _TableView(_WatchView):
 
     def _draw(self) -> None:
         head = cell(f"{len(self._locks)} held at {_now().astimezone():%H:%M:%S}   (Ctrl-C ends)", "dim")
-        body = self._table() if self._locks else Text("no lock is held")
+        body = self._table() if self._locks else Text("No locks found.")
         self._live.update(Group(head, Text(), body, *([Text()] if self._recent else []), *self._recent), refresh=True)
 
     def _table(self) -> Table:

@@ -68,19 +68,19 @@ def worker(
         typer.Option("--url", metavar="URL", help="The same as --leases. [dim]($HOLDFAST_URL is not read)[/dim]"),
     ] = None,
     pool: Annotated[
-        list[str] | None, typer.Option(metavar="P", help="A pool to serve; repeatable. [dim](default: all)[/dim]")
+        list[str] | None, typer.Option(metavar="P", help="A pool to serve; repeatable. [dim]\\[default: all][/dim]")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(metavar="N", help="Concurrent attempts in each pool. [dim](8)[/dim]")
+        int | None, typer.Option(metavar="N", help="Concurrent attempts in each pool. [dim]\\[default: 8][/dim]")
     ] = None,
     drain_timeout: Annotated[
-        float | None, duration_option(help="Time limit of running jobs at the end. [dim](30)[/dim]")
+        float | None, duration_option(help="Time limit of running jobs at the end. [dim]\\[default: 30][/dim]")
     ] = None,
     lease_ttl: Annotated[
-        float | None, duration_option(help="Takeover time after a crash of this worker. [dim](30)[/dim]")
+        float | None, duration_option(help="Takeover time after a crash of this worker. [dim]\\[default: 30][/dim]")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="W", help="A unique name of the worker. [dim](default: random)[/dim]")
+        str | None, typer.Option(metavar="W", help="A unique name of the worker. [dim]\\[default: random][/dim]")
     ] = None,
     probe_host: ProbeHost = None,
     probe_port: ProbePort = None,

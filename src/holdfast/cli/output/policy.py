@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from holdfast.cli.output.screen import cell, moment, out, plain_table, put_table, seconds
+from holdfast.cli.output.screen import cell, moment, out, plain_table, put_none, put_table, seconds
 from holdfast.types import NS
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def put_history(found: Sequence[PolicyChange], *, full: bool) -> None:
 def put_exercises(found: Sequence[PlaneExercise]) -> None:
     """Print the latest exercises."""
     if not found:
-        out().print("there was no exercise yet")
+        put_none("exercises")
         return
     table = plain_table(
         ("FAMILY", "left"), ("SHARE", "right"), ("CLASS", "left"), ("FROM", "left"), ("UNTIL", "left"), ("BY", "left"),

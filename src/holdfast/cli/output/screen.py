@@ -93,18 +93,23 @@ def put_page(
     as_dict: Callable[[T], Mapping[str, Any]],
     table: Callable[[Sequence[T]], Table],
     *,
-    empty: str,
+    what: str,
     json: bool,
 ) -> None:
-    """One page of a list. `following`: the cursor of the next page, if there is one; `empty`: printed without items."""
+    """One page of a list. `following`: the cursor of the next page, if there is one; `what`: the plural of an item."""
     if json:
         put_json({"items": [as_dict(each) for each in items], "next": following})
     elif not items:
-        out().print(empty)
+        put_none(what)
     else:
         put_table(table(items))
         if following is not None:
             out().print(cell(f"(there are more: --after {following})", "dim"), soft_wrap=True)
+
+
+def put_none(what: str) -> None:
+    """Print that a list is empty. `what`: the plural of an item."""
+    out().print(cell(f"No {what} found."), soft_wrap=True)
 
 
 def printable(text: str) -> str:

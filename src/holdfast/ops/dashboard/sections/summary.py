@@ -133,7 +133,7 @@ def _second(limits: PanelLimits) -> tuple[Panel, ...]:
         ),
         _stat(
             "Dead letters",
-            "Messages dead-lettered in the time range. `holdfast jobs dead` lists them.",
+            "Messages dead-lettered in the time range. `holdfast jobs dead-letters` lists them.",
             within_range("bus_dead_letters_total"),
             PanelSteps.rising(1),
         ),

@@ -320,7 +320,7 @@ def _dying(case: Case) -> Conclusion | None:
     )
     steps = (
         NextStep(f"holdfast jobs show {worst.job}", "its attempts and errors"),
-        NextStep("holdfast jobs dead", "all dead letters, the newest first"),
+        NextStep("holdfast jobs dead-letters", "all dead letters, the newest first"),
         NextStep(f"holdfast jobs retry {worst.id}", "after the cause is fixed"),
     )
     return Conclusion(sentence, ("work",), steps)

@@ -160,7 +160,7 @@ def _orphans(case: Case) -> Conclusion | None:
         return None
     sentence = f"{rate:.3g} orphaned jobs resume per second: messages or schedulers were lost, and are recovered."
     return Conclusion(
-        sentence, ("rates",), (NextStep("holdfast jobs dead", "whether any messages were dead-lettered"),)
+        sentence, ("rates",), (NextStep("holdfast jobs dead-letters", "whether any messages were dead-lettered"),)
     )
 
 

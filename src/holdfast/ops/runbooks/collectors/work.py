@@ -114,7 +114,7 @@ async def missing_leases(scene: RunbookContext) -> MissingLeases:
 WORK_STEP: Final = RunbookStep(
     "work",
     "the oldest waiting jobs, the longest attempts, recent dead letters, and approvals",
-    ("holdfast jobs list --state PENDING", "holdfast jobs list --state RUNNING", "holdfast jobs dead"),
+    ("holdfast jobs list --state PENDING", "holdfast jobs list --state RUNNING", "holdfast jobs dead-letters"),
     EvidenceSource.DATABASE,
     work,
 )
