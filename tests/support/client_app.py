@@ -65,6 +65,12 @@ def hopeless(payload: object) -> None:
     raise Fatal("this will never work")
 
 
+@app.job("invoice.lookup", retries=0)
+def lookup(invoice: int) -> int:
+    """Fails with an error that has a traceback."""
+    return {8: 1}[invoice]
+
+
 @app.job("wait", timeout=60)
 async def wait(payload: object, *, ctx: Context) -> None:
     """Reports progress, then runs until it is cancelled."""

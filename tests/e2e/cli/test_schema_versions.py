@@ -25,7 +25,7 @@ def places(url: str) -> tuple[str, ...]:
     return "--database", url, "--leases", "sqlite:///plane.db"
 
 
-def migrate(url: str, migrations: Mapping[int, str], oldest: int | None = None) -> None:
+def migrate(url: str, migrations: Mapping[int, str], oldest: int) -> None:
     """What a process of the next version does when it starts."""
 
     async def work(database: Database) -> None:
@@ -56,7 +56,7 @@ def test_running_processes_stop_their_work_and_say_that_a_newer_one_changed_the_
     probe = working.said("ready")[0]["probe"]
     assert shell.run("jobs", "submit", "double", "--payload", "2", "--follow", *places(plane_url)).code == 0
 
-    migrate(plane_url, BREAKING)
+    migrate(plane_url, BREAKING, oldest=KNOWN + 1)
     reason = (
         f"the database has version {KNOWN + 1} of schema, made by a newer Holdfast; this one knows {KNOWN}: "
         "upgrade it too"

@@ -144,7 +144,7 @@ def list_(
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
     """Show a job and its history. Exits 1 if it does not exist."""
-    from holdfast.cli.output.jobs import event_dict, event_line, job_dict, job_rows
+    from holdfast.cli.output.jobs import event_dict, event_line, job_dict, job_rows, trace_lines
 
     async def work(components: Components, caller: Caller) -> Exit:
         found = await components.service.job(caller, job)
@@ -160,6 +160,8 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
         console.print()
         for event in events:
             console.print(event_line(event), soft_wrap=True)
+        for line in trace_lines(events):
+            console.print(line, soft_wrap=True)
         return Exit.OK
 
     return look(work, config, database)

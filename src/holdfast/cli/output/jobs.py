@@ -101,6 +101,7 @@ def event_dict(event: JobEvent) -> dict[str, Any]:
         "fence": event.fence,
         "actor": event.actor,
         "reason": event.reason,
+        "traceback": event.traceback,
     }
 
 
@@ -195,6 +196,15 @@ def event_line(event: JobEvent) -> Text:
     if event.reason:
         text.append_text(cell(f"  {short(event.reason)}"))
     return text
+
+
+def trace_lines(events: Sequence[JobEvent]) -> list[Text]:
+    """The end of the traceback of the last attempt that raised an error; with all of them in JSON."""
+    failed = [event for event in events if event.traceback is not None]
+    if not failed:
+        return []
+    lines = (failed[-1].traceback or "").split("\n")
+    return [Text(), cell(f"attempt {failed[-1].attempt} failed", "bold"), *(cell(f"  {line}", "dim") for line in lines)]
 
 
 def letter_table(letters: Sequence[DeadLetter | LetterOutline]) -> Table:

@@ -86,7 +86,11 @@ class JobHandle(Generic[T]):
         if job.state is JobState.SUCCEEDED:
             value: T = job.result if self._function is None else self._function.parameters.result(job.result)
             return value
-        raise JobCancelled(job) if job.state is JobState.CANCELLED else JobFailed(job)
+        if job.state is JobState.CANCELLED:
+            raise JobCancelled(job)
+        updates = await self._client.tried(lambda transport: transport.updates(self.id))
+        traces = [each.traceback for each in updates if each.traceback is not None]
+        raise JobFailed(job, traces[-1] if traces else None)
 
     async def events(self) -> AsyncIterator[JobUpdate]:
         """The states and progress reports of the job, from the first on, as they happen. Ends with the job."""

@@ -96,17 +96,19 @@ class JobUpdate:
     attempt: int
     reason: str | None
     progress: JobProgress | None = None  # None: the state has changed
+    traceback: str | None = None  # of an attempt that failed with this change: the end of it
 
     @classmethod
     def of(cls, event: JobEvent) -> JobUpdate:
         """From the database."""
-        return cls(event.job, _moment(event.at_ns), event.after, event.attempt, event.reason)
+        return cls(event.job, _moment(event.at_ns), event.after, event.attempt, event.reason, traceback=event.traceback)
 
     @classmethod
     def parsed(cls, job: str, document: Mapping[str, Any]) -> JobUpdate:
         """From the API."""
         state = JobState(document["after"])
-        return cls(job, _time(document["at"]), state, document["attempt"], document["reason"])
+        reason, trace = document["reason"], document.get("traceback")  # an older API has none
+        return cls(job, _time(document["at"]), state, document["attempt"], reason, traceback=trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,16 @@ class NotSucceeded(HoldfastError):
 
 
 class JobFailed(NotSucceeded):
-    """A job has failed, was denied or quarantined, or has exceeded its time limit."""
+    """A job has failed, was denied or quarantined, or has exceeded its time limit.
+
+    `traceback` is the end of the traceback of its last attempt that raised an error, and a note of this error.
+    """
+
+    def __init__(self, job: JobView, traceback: str | None = None) -> None:
+        super().__init__(job)
+        self.traceback = traceback
+        if traceback is not None:
+            self.add_note(f"In the worker:\n{traceback}")
 
 
 class JobCancelled(NotSucceeded):

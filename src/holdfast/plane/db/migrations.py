@@ -27,12 +27,12 @@ FORMAT: Final = "holdfast-plane"
 META: Final = "plane_meta"
 VERSION: Final = 1
 VERSIONS: Final[Mapping[str, int]] = {
-    "schema": 6,
+    "schema": 7,
     "run_schema": 5,
     "approval_schema": 3,
     "policy_schema": 2,
 }  # of those that are not at the first any more
-OLDEST: Final[Mapping[str, int]] = {"run_schema": 4, "approval_schema": 2}
+OLDEST: Final[Mapping[str, int]] = {"schema": 6, "run_schema": 4, "approval_schema": 2}
 """The oldest version of the code that works with the tables of `VERSIONS`, where that is not this version itself.
 
 A migration that only adds what older code never reads and never has to write may leave older code working. Then the

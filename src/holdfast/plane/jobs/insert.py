@@ -18,7 +18,7 @@ from holdfast.plane.db.statements import put_many, sql
 from holdfast.plane.jobs.rows import about, event_values, job_of, values_of
 from holdfast.plane.model.job_states import InvalidTransition, JobQueue, JobState, Move
 from holdfast.plane.model.messages import pool_channel
-from holdfast.plane.model.records import Job, Message, Submission
+from holdfast.plane.model.records import Change, Job, Message, Submission
 
 _INSERT: Final = sql("job_insert")
 _BY_KEY: Final = sql("job_by_key")
@@ -112,4 +112,5 @@ async def _known(tx: Tx, wanted: Submission, identity: str) -> Job:
 
 def first_event(job: Job) -> Mapping[str, Any]:
     """The first line of the history of a new job."""
-    return event_values(job, 0, Move(None, job.state, 0, ends=False), None, job.submitted_by or "api", None)
+    change = Change(job.state, actor=job.submitted_by or "api")
+    return event_values(job, 0, Move(None, job.state, 0, ends=False), None, change)

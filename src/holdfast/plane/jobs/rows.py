@@ -62,6 +62,7 @@ def event_of(row: Row) -> JobEvent:
         row["fence"],
         row["actor"],
         row["reason"],
+        row["traceback"],
     )
 
 
@@ -168,9 +169,7 @@ def requeued(not_before_ns: int, queue: JobQueue, change: Requeue) -> tuple[int,
     return not_before_ns, queue
 
 
-def event_values(
-    job: Job, step: int, made: Move, fence: int | None, actor: str, reason: str | None
-) -> Mapping[str, Any]:
+def event_values(job: Job, step: int, made: Move, fence: int | None, change: Change) -> Mapping[str, Any]:
     """The columns of one line of history, for a job as it is after the move."""
     return {
         "job": job.id,
@@ -181,8 +180,9 @@ def event_values(
         "after": str(made.after),
         "attempt": made.attempt,
         "fence": fence,
-        "actor": actor,
-        "reason": reason,
+        "actor": change.actor,
+        "reason": change.reason,
+        "traceback": change.traceback,
     }
 
 

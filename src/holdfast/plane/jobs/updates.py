@@ -156,7 +156,7 @@ class _Sheet:
         self.ends |= bool(plan.steps) and plan.steps[-1].ends
         (self.moved if plan.steps else self.touched).append(plan.values)
         self.events += (
-            event_values(after, step, made, plan.wanted.fence, change.actor, change.reason)
+            event_values(after, step, made, plan.wanted.fence, change)
             for step, (change, made) in enumerate(zip(writing.changes, plan.steps, strict=True))
         )
         if writing.dead:
@@ -327,7 +327,7 @@ async def insert_assigned(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Fence
             continue
         rows.append(_going(new, found.after))
         events += (
-            event_values(found.after, step, made, each.fence, change.actor, change.reason)
+            event_values(found.after, step, made, each.fence, change)
             for step, (change, made) in enumerate(zip(found.writing.changes, found.steps, strict=True))
         )
         messages += found.told()
@@ -382,6 +382,7 @@ def ending(
     result: Any = None,
     worker: str | None = None,
     run_fence: int | None = None,
+    traceback: str | None = None,
 ) -> Writing:
     """End a job. A worker that has it is told to stop, unless it reported the end itself (`worker`)."""
     change = Change(
@@ -392,6 +393,7 @@ def ending(
         worker=worker,
         run_fence=run_fence,
         actor=actor,
+        traceback=traceback,
     )
 
     def tell(after: Job) -> Sequence[Message]:

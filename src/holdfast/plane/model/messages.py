@@ -131,7 +131,7 @@ def started(job: str, attempt: int, worker: str, run: CarriedFence, *, made_ns: 
 def finished(
     job: str, attempt: int, worker: str, run: CarriedFence, outcome: Mapping[str, Any], *, made_ns: int = 0
 ) -> Message:
-    """An attempt has ended; `outcome`: its `status`, `result`, `error`, `retryable`, `retry_after_ns` and `took_ns`."""
+    """An attempt has ended; `outcome`: see `AttemptEnd`, with `took_ns` and `traceback`."""
     body = {"job": job, "made_ns": made_ns, "attempt": attempt, "worker": worker, **outcome}
     return Message(f"{RESULT}:{job}:{attempt}:{run.fence}", RESULT, body, job, run)
 

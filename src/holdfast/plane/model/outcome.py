@@ -1,8 +1,8 @@
 """How an attempt ended, as its worker says it to the scheduler. Pure: values in, values out.
 
 Promises: what is said is JSON and bounded, whatever a function returned or raised. An error is told by its type and its
-message, on one line; its traceback stays in the worker's log, because it may contain what the readers of a job must
-not see.
+message, on one line. The end of its traceback goes with it (`plane.worker.failure_trace`); the log of the worker has
+the whole.
 """
 
 from __future__ import annotations
@@ -61,15 +61,18 @@ class Outcome:
     retryable: bool = False
     retry_after_ns: int | None = None
     size: int = 0  # of the result, in characters of JSON
+    traceback: str | None = None  # the end of it
 
     def body(self) -> Mapping[str, Any]:
         """As it stands in the message."""
+        trace = {} if self.traceback is None else {"traceback": self.traceback}
         return {
             "status": str(self.status),
             "result": self.result,
             "error": self.error,
             "retryable": self.retryable,
             "retry_after_ns": self.retry_after_ns,
+            **trace,
         }
 
 

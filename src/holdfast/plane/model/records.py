@@ -160,6 +160,7 @@ class Change:
     queue: JobQueue | None = None  # of a job that is due
     pool: str | None = None  # of a job that is not with a worker
     actor: str = ""  # who did it, for the event
+    traceback: str | None = None  # the end of that of a failed attempt, for the event
     taken_back: bool = False  # no worker has started its attempt, which does not count
 
 
@@ -176,6 +177,7 @@ class JobEvent:
     fence: int | None
     actor: str
     reason: str | None = None
+    traceback: str | None = None  # the end of it, if an attempt has failed
 
 
 @dataclass(slots=True, unsafe_hash=True)

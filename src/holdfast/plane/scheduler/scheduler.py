@@ -71,6 +71,7 @@ from holdfast.types import Duration, duration_ns
 RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
 CONCURRENCY: Final = 128
 REASON_CHARS_MAX: Final = 1000
+TRACE_CHARS_MAX: Final = 4_000
 _STOPPING_S: Final = 0.1
 RETURNED_MAX: Final = 1_000  # remembered jobs of each topic
 TOPICS_MAX: Final = 1_000
@@ -140,6 +141,12 @@ def ended_of(body: Mapping[str, Any]) -> AttemptEnd:
         lost=status == "failed" and body.get("code") == JobCode.LOST,
         quarantined=status == "quarantined",
     )
+
+
+def trace_of(body: Mapping[str, Any]) -> str | None:
+    """The end of the traceback in a worker's report, which older workers do not send."""
+    found = body.get("traceback")
+    return found.replace("\0", " ")[-TRACE_CHARS_MAX:] if isinstance(found, str) and found else None
 
 
 class ReturnedJobs:
@@ -365,7 +372,12 @@ class Scheduler:
         if isinstance(meaning, End):
             result = said.body.get("result") if meaning.state is JobState.SUCCEEDED else None
             return ending(
-                job, meaning, fence, actor=said.worker, result=result, worker=said.worker, run_fence=said.run.fence
+                *(job, meaning, fence),
+                actor=said.worker,
+                result=result,
+                worker=said.worker,
+                run_fence=said.run.fence,
+                traceback=trace_of(said.body),
             )
         at_ns = now_ns + meaning.delay_ns
         why = (
@@ -383,6 +395,7 @@ class Scheduler:
             run_fence=said.run.fence,
             not_before_ns=at_ns,
             actor=said.worker,
+            traceback=trace_of(said.body),
             taken_back=meaning.taken_back,
         )
 

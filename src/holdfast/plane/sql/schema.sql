@@ -85,6 +85,7 @@ CREATE TABLE plane_event (
     fence   BIGINT,
     actor   TEXT NOT NULL,
     reason  TEXT,
+    traceback TEXT,            -- of a failed attempt: the end of it
     PRIMARY KEY (job, version, step)
 );
 

@@ -87,6 +87,7 @@ from holdfast.plane.worker.executor import (
     StallTimer,
     Unfinished,
 )
+from holdfast.plane.worker.failure_trace import failure_trace
 from holdfast.plane.worker.staleness import LATE_NS, Staleness, StalenessCheck, report_returned
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.types import MS, NS, Duration, Instant, duration_ns, elapsed_ns
@@ -920,6 +921,14 @@ class Attempt:
         if why is Interruption.DRAINED:
             statistics.given_back += 1
             raise RetryLater(0.0, NotHere(f"the worker of job {self.assignment.job} is ending"))
+        trace = None
+        if isinstance(ended, Raised) and not isinstance(ended.error, RetryLater | outcome.Quarantine):
+            trace = failure_trace(ended.error)
+        return replace(self._failure(ended, why, limit_ns), traceback=trace)
+
+    def _failure(self, ended: Raised | Unfinished, why: Interruption | None, limit_ns: int | None) -> Outcome:
+        """The outcome of an attempt that returned nothing."""
+        statistics = self._shared.statistics
         rest = "; it did not stop when it was told" if isinstance(ended, Unfinished) else ""
         if why is Interruption.TIME_LIMIT:
             statistics.timed_out += 1

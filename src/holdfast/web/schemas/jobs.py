@@ -271,6 +271,7 @@ class EventShown(ResponseBody):
     fence: int | None
     actor: str
     reason: str | None
+    traceback: str | None = Field(None, description="Of a failed attempt: the end of it, without directories.")
 
     @classmethod
     def of(cls, event: JobEvent) -> EventShown:
@@ -284,6 +285,7 @@ class EventShown(ResponseBody):
             fence=event.fence,
             actor=event.actor,
             reason=event.reason,
+            traceback=event.traceback,
         )
 
 

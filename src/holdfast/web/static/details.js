@@ -147,5 +147,10 @@ function happening(event, before) {
   detail.append(', fence ', fenced(event.fence));
   row.append(head, detail);
   if (event.reason) row.append(make('span', 'event-reason', event.reason));
+  if (event.traceback) {
+    const trace = make('details', 'event-trace');
+    trace.append(make('summary', '', 'Traceback'), make('pre', '', event.traceback));
+    row.append(trace);
+  }
   return row;
 }

@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import BadInput, Closed, RowExists, RowMissing
 from holdfast.plane import Client, JobCancelled, JobFailed, JobRequest, JobState, RunNotSucceeded, SubmitRefused
 from holdfast.plane.model.caller import NotAllowed
-from support.client_app import Order, Receipt, accept, charge, echo, hopeless, send, wait
+from support.client_app import Order, Receipt, accept, charge, echo, hopeless, lookup, send, wait
 
 pytestmark = pytest.mark.asyncio
 
@@ -106,6 +106,18 @@ async def test_a_failed_job_raises_its_reason_and_can_be_submitted_again(client:
     assert retried.id != job.id
     with pytest.raises(JobFailed):
         await retried.result(timeout=LIMIT_S)
+
+
+async def test_a_failed_job_raises_the_end_of_the_traceback(client: Any) -> None:
+    job = await client.submit(lookup, invoice=7)
+    with pytest.raises(JobFailed, match="KeyError: 7") as failed:
+        await job.result(timeout=LIMIT_S)
+    assert failed.value.traceback is not None
+    first, file, last = failed.value.traceback.split("\n")
+    assert (first, last) == ("Traceback (most recent call last):", "KeyError: 7")
+    assert file.startswith('  File "support/client_app.py", line ')
+    assert file.endswith(", in lookup")
+    assert failed.value.traceback in failed.value.__notes__[0]
 
 
 async def test_a_job_is_followed_and_cancelled(client: Any) -> None:

@@ -55,7 +55,7 @@ async def test_an_error_is_told_by_type_and_message_in_both_colours(
     assert (worker.statistics().retried, worker.statistics().failed) == ((1, 0) if said[1] else (0, 1))
 
 
-async def test_the_traceback_of_a_failure_is_in_the_log_and_nowhere_else(
+async def test_the_source_lines_of_a_traceback_are_in_the_log_and_nowhere_else(
     work_stage: WorkerStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App("billing")
@@ -69,6 +69,7 @@ async def test_the_traceback_of_a_failure_is_in_the_log_and_nowhere_else(
         job = await work_stage.send("charge")
         body = (await work_stage.result(job)).body
     assert body["error"] == "ValueError: wrong 7"
+    assert body["traceback"].endswith("in charge\nValueError: wrong 7")
     assert "hunter2" not in str(body)
     assert "hunter2" in caplog.text  # the source line of the traceback
     record = next(each for each in caplog.records if each.exc_info)
