@@ -146,7 +146,7 @@ async def connected(name: str) -> AsyncIterator[Client]:
             yield ProcrastinateClient(tasks)
     else:
         settings = module("benchmarks.jobs.ours").settings()
-        async with module("holdfast.plane.process.components").opened(settings) as components:
+        async with module("holdfast.plane.process.components").open_components(settings) as components:
             yield HoldfastClient(components)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.jobs.ours import app
 from benchmarks.measure import Measurement
 from holdfast.plane.db.ports import Database
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import Settings
 
@@ -137,7 +137,7 @@ def working_beside(settings: Settings, stored: int, seconds: float) -> Measureme
     backlog = _WARM_UP + round(BACKLOG_PER_S * seconds)
 
     async def main() -> tuple[float, float]:
-        async with opened(settings) as components:
+        async with open_components(settings) as components:
             await fill(components, stored, backlog)
         return await _worked(settings, backlog, seconds)
 

@@ -14,7 +14,7 @@ from holdfast.runtime import recorder
 from support.source_tree import ROOT, modules
 
 PAGE = ROOT / "docs" / "logs.md"
-SAYING = {"say": 1, "tell": 1, "Trouble": 2}  # how many texts each takes
+LOGGING = {"log_event": 1, "log_fields": 1, "OutageLog": 2}  # how many texts each takes
 ROW = re.compile(r"^\| `(?P<text>[^`]+)` \| (?P<level>\w+) \|", re.MULTILINE)
 
 
@@ -31,7 +31,7 @@ def texts_of(node: ast.expr, function: ast.AST) -> Iterator[str]:
 
 
 def said_in(path: Path) -> Iterator[tuple[str, str]]:
-    """Every text that a module says, with its level."""
+    """Every text that a module logs, with its level."""
     source = path.read_text(encoding="utf-8")
     if "from holdfast.flows.log import" not in source:
         return
@@ -39,15 +39,15 @@ def said_in(path: Path) -> Iterator[tuple[str, str]]:
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     for function in functions:
         for call in ast.walk(function):
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in SAYING:
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in LOGGING:
                 continue
             given = [*call.args]
             if given and isinstance(given[0], ast.Starred) and isinstance(given[0].value, ast.Tuple):
                 given = [*given[0].value.elts, *given[1:]]
-            first = 1 if call.func.id == "Trouble" else 2
+            first = 1 if call.func.id == "OutageLog" else 2
             named = [each.value for each in call.keywords if each.arg == "level"]
             level = given[1] if first == 2 else (named[0] if named else ast.parse("logging.WARNING").body[0])
-            for place, argument in enumerate(given[first : first + SAYING[call.func.id]]):
+            for place, argument in enumerate(given[first : first + LOGGING[call.func.id]]):
                 for text in texts_of(argument, function):
                     yield text, "warning" if place else _level(level)  # that a trouble is over is none itself
 
@@ -70,8 +70,8 @@ def test_the_page_has_every_text_of_the_log_with_its_level() -> None:
     page = {(found["text"], found["level"]) for found in ROW.finditer(PAGE.read_text(encoding="utf-8"))}
     ours = said()
     assert len(ours) > 50
-    assert sorted(ours - page) == [], "say what it means in docs/logs.md"
-    assert sorted(page - ours) == [], "nothing says this any more"
+    assert sorted(ours - page) == [], "describe it in docs/logs.md"
+    assert sorted(page - ours) == [], "nothing logs this any more"
 
 
 def test_what_stands_before_lock_is_the_name_of_a_family() -> None:

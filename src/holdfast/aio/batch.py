@@ -55,16 +55,16 @@ def on_loss(leases: Sequence[Lease], act: Callable[[], None]) -> Callable[[], No
     """
     loop, thread_id = running_loop(), threading.get_ident()
 
-    def told(ended: LeaseRecord) -> None:
+    def on_end(ended: LeaseRecord) -> None:
         if ended.recorded.phase is LeasePhase.LOST:
             on_loop(loop, thread_id, act)
 
     def call_off() -> None:
         for lease in leases:
-            lease._lease_record.unsubscribe(told)  # noqa: SLF001 - as above
+            lease._lease_record.unsubscribe(on_end)  # noqa: SLF001 - as above
 
     for lease in leases:
-        lease._lease_record.subscribe(told)  # noqa: SLF001 - as above
+        lease._lease_record.subscribe(on_end)  # noqa: SLF001 - as above
     return call_off
 
 

@@ -42,15 +42,15 @@ class Lost(AnyLost):
             if not ended.done():
                 ended.set_result(None)
 
-        def told(_: LeaseRecord) -> None:
+        def on_end(_: LeaseRecord) -> None:
             on_loop(loop, thread_id, resolve)
 
-        self._lease_record.subscribe(told)
+        self._lease_record.subscribe(on_end)
         timer = None if limit_ns is None else loop.call_later(limit_ns / NS, resolve)
         try:
             await ended
         finally:
-            self._lease_record.unsubscribe(told)
+            self._lease_record.unsubscribe(on_end)
             if timer is not None:
                 timer.cancel()
         return self.is_set()
@@ -129,7 +129,7 @@ class AnyLease(HeldLease):
         body = Body()
         self._bodies.append(body)
         if self._cancels:
-            self._lease_record.subscribe(body.told)
+            self._lease_record.subscribe(body.on_end)
 
     async def _leave_block(self, error: BaseException | None) -> None:
         """The end of a `with` block: release, and raise a loss unless the block raised another error."""
@@ -183,11 +183,11 @@ def call_back(runtime: LoopRuntime, lease: AnyLease, lease_record: LeaseRecord, 
         if known is not None and spec.on_warning is not None:
             runtime.call(spec.on_warning, known)
 
-    def told(ended: LeaseRecord) -> None:
+    def on_end(ended: LeaseRecord) -> None:
         known = weak()
         if known is not None and spec.on_lost is not None and ended.recorded.phase is LeasePhase.LOST:
             runtime.call(spec.on_lost, known)
 
     if spec.on_warning is not None:
         lease_record.on_warning = warn
-    lease_record.subscribe(told)
+    lease_record.subscribe(on_end)

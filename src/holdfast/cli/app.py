@@ -20,7 +20,7 @@ from holdfast import __version__
 from holdfast.cli.exit_codes import Exit, exit_for
 from holdfast.cli.help import HELP, command_of, print_help
 from holdfast.cli.options import Url
-from holdfast.cli.output.screen import put_json, say
+from holdfast.cli.output.screen import print_note, put_json
 from holdfast.cli.output.stdio import let_go, make_fit
 from holdfast.cli.shadowed_imports import shadowing_file
 from holdfast.errors import HoldfastError
@@ -137,7 +137,7 @@ def run_app(arguments: Sequence[str]) -> int:
     except OSError as error:
         let_go(1)
         if not isinstance(error, BrokenPipeError):  # the reader of our output has stopped, which is no error
-            say(f"standard output cannot be written: {error.strerror or error}")
+            print_note(f"standard output cannot be written: {error.strerror or error}")
             code = code or Exit.IO  # earlier effects of the command stay
     try:
         sys.stderr.flush()
@@ -154,7 +154,7 @@ def _called(arguments: Sequence[str]) -> int:
     except _UsageProblem as error:
         return _usage(error, arguments)
     except typer.Abort:
-        say("aborted")
+        print_note("aborted")
         return Exit.NO
     except HoldfastError as error:
         _debug()
@@ -162,7 +162,7 @@ def _called(arguments: Sequence[str]) -> int:
         for line in getattr(
             error, "lines", (f"{error}{named}",)
         ):  # a definition may have many problems, each with its position
-            say(line)
+            print_note(line)
         return exit_for(error)
     except KeyboardInterrupt:
         return Exit.SIGNALLED + 2
@@ -177,7 +177,7 @@ def _called(arguments: Sequence[str]) -> int:
             return _bug(error)
         _debug()
         if (problem := _refused(error)) is not None:
-            say(problem)
+            print_note(problem)
         return Exit.IO
     except Exception as error:  # noqa: BLE001 - a traceback does not help on call; HOLDFAST_DEBUG prints it
         return _bug(error)
@@ -190,9 +190,11 @@ def _bug(error: Exception) -> int:
         text = (
             f"{file} was imported in place of the library {file.stem if file.stem != '__init__' else file.parent.name}"
         )
-        say(f"{text}, which failed ({type(error).__name__}: {error}); rename the file or run from another directory")
+        print_note(
+            f"{text}, which failed ({type(error).__name__}: {error}); rename the file or run from another directory"
+        )
         return Exit.CONFIG
-    say(f"a bug of Holdfast: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)")
+    print_note(f"a bug of Holdfast: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)")
     return Exit.BUG
 
 
@@ -216,7 +218,7 @@ def _usage(error: Exception, arguments: Sequence[str]) -> int:
         text += "; options of the command itself go behind --: holdfast run NAME -- CMD …"
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "holdfast"
-    say(f"{text}; see `{where} --help`")
+    print_note(f"{text}; see `{where} --help`")
     return Exit.USAGE
 
 
@@ -234,7 +236,7 @@ def _quiet() -> Iterator[None]:
     logging.getLogger("psycopg").addHandler(logging.NullHandler())  # our own errors contain its messages
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_rest, **_named: say(f"warning: {message}")
+            warnings.showwarning = lambda message, *_rest, **_named: print_note(f"warning: {message}")
             yield
     finally:
         log.removeHandler(lines)
@@ -249,6 +251,6 @@ class _WarningHandler(logging.Handler):
             return
         error = record.exc_info[1] if record.exc_info else None
         told = hasattr(record, "holdfast")  # then the error is one of its fields
-        say(record.getMessage() + ("" if error is None or told else f" ({type(error).__name__}: {error})"))
+        print_note(record.getMessage() + ("" if error is None or told else f" ({type(error).__name__}: {error})"))
         if error is not None and os.environ.get("HOLDFAST_DEBUG"):
             traceback.print_exception(error)

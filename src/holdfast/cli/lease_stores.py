@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote
 import typer
 
 import holdfast
-from holdfast.cli.output.screen import named_in_errors, say
+from holdfast.cli.output.screen import named_in_errors, print_note
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.leases.sync.client import Locks
 from holdfast.runtime.run_sync import run_now
@@ -72,9 +72,9 @@ class LeaseStore(NamedTuple):
 
     def print(self) -> None:
         """Print the store to stderr, and what a reader might have expected instead."""
-        say(f"lease store: {self}")
+        print_note(f"lease store: {self}")
         for note in self.notes:
-            say(note)
+            print_note(note)
 
 
 def lease_store(url: str | None, config: str | None = None, database: str | None = None) -> LeaseStore:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from holdfast.cli.actor import actor
-from holdfast.cli.output.screen import named_in_errors, say
+from holdfast.cli.output.screen import named_in_errors, print_note
 
 if TYPE_CHECKING:
     from holdfast.plane.process.components import Components
@@ -129,7 +129,7 @@ def database_named(chosen: Settings) -> Iterator[None]:
     place = f"database: {redacted(chosen.database_url)} (from {chosen.origin('database')})"
     with named_in_errors(place):
         yield
-    say(place)
+    print_note(place)
     note_former_file(chosen)
 
 
@@ -138,7 +138,7 @@ def note_former_file(chosen: Settings) -> None:
     from holdfast.stores.registry import former_file_note, former_plane_file
 
     if chosen.database is None and (former := former_plane_file()) is not None:
-        say(former_file_note(former))
+        print_note(former_file_note(former))
 
 
 def on_plane(
@@ -154,21 +154,21 @@ def on_plane(
     `makes`: it may create a database. Otherwise the database must exist.
     """
     from holdfast.plane.db.open import check_there
-    from holdfast.plane.process.components import opened
+    from holdfast.plane.process.components import open_components
 
     chosen = settings(config, **flags)
     if not makes:
         check_there(chosen.database_url)
-    return _run(chosen, lambda: opened(chosen), work, who)
+    return _run(chosen, lambda: open_components(chosen), work, who)
 
 
-def look(work: Callable[[Components, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
+def read_plane(work: Callable[[Components, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
     """Read the plane of the settings. Needs only its database, creates none, and changes nothing."""
-    from holdfast.plane.process.components import opened
+    from holdfast.plane.process.components import open_components
 
     chosen = database_settings(config, database)
     with preparing_named(config, database):
-        return _run(chosen, lambda: opened(chosen, looks=True), work, None)
+        return _run(chosen, lambda: open_components(chosen, read_only=True), work, None)
 
 
 @contextmanager

@@ -26,12 +26,12 @@ _EXPECTED: Final = (BackendError, Closed)  # a store is unavailable, or was clos
 _rates: dict[tuple[str, ...], LogRate] = {}
 
 
-def say(log: logging.Logger, level: int, text: str, error: BaseException | None = None, /, **fields: Any) -> bool:
-    """Write a line, unless there were many of the same lately. Returns whether it was written."""
-    return tell(log, level, text, fields, error, stacklevel=2)
+def log_event(log: logging.Logger, level: int, text: str, error: BaseException | None = None, /, **fields: Any) -> bool:
+    """Log a line, unless there were many like it recently. Returns whether it was logged."""
+    return log_fields(log, level, text, fields, error, stacklevel=2)
 
 
-def tell(
+def log_fields(
     log: logging.Logger,
     level: int,
     text: str,
@@ -42,14 +42,14 @@ def tell(
     rate: LogRate | None = None,
     stacklevel: int = 1,
 ) -> bool:
-    """`say`, for lines of one text that count apart: by `per`, of which there are few, or by a `rate` of their own."""
+    """`log_event` with a separate limit for each value of `per` (a few values), or with a `rate` of the caller."""
     try:
-        return _told(log, level, text, fields, error, per, rate, stacklevel + 2)
+        return _write(log, level, text, fields, error, per, rate, stacklevel + 2)
     except Exception:  # noqa: BLE001 - a broken filter or handler of the user must not break the caller
         return False
 
 
-def _told(
+def _write(
     log: logging.Logger,
     level: int,
     text: str,
@@ -62,10 +62,10 @@ def _told(
     if not log.isEnabledFor(level):
         return False
     file, number, function, _ = log.findCaller(stacklevel=stacklevel)
-    told = dict(fields) if error is None else {**fields, "error": error_text(error)}
-    shown = shown_fields(told)
+    written_fields = dict(fields) if error is None else {**fields, "error": error_text(error)}
+    shown = shown_fields(written_fields)
     form, values = ("%s: %s", (text, shown)) if shown else ("%s", (text,))
-    extra = {"holdfast": told, "holdfast_event": text}
+    extra = {"holdfast": written_fields, "holdfast_event": text}
     record = log.makeRecord(log.name, level, file, number, form, values, None, function, extra)
     if not log.filter(record):  # filtered lines must not use up the rate of the others
         return False
@@ -96,13 +96,13 @@ def shown_fields(fields: Mapping[str, object]) -> str:
     return " ".join(f"{name}={_shown(value)}" for name, value in fields.items() if value is not None and value != "")
 
 
-class Trouble:
+class OutageLog:
     """Log lines about an outage of something that is called repeatedly.
 
     One line when it begins, one now and then while it lasts, and one at its end, with the number of failures.
     """
 
-    __slots__ = ("_begun", "_fields", "_level", "_log", "_once", "_over", "_rate", "_said", "met_times")
+    __slots__ = ("_begun", "_fields", "_level", "_log", "_logged", "_once", "_over", "_rate", "met_times")
 
     def __init__(
         self,
@@ -123,26 +123,26 @@ class Trouble:
         self._level = level
         self._fields = fields
         self._rate = LogRate(lines=1)
-        self._said = False
+        self._logged = False
         self.met_times = 0
 
     def met(self, error: BaseException | None = None, /, **fields: Any) -> None:
         """One more failure."""
         self.met_times += 1
-        if self._once and self._said:
+        if self._once and self._logged:
             return
-        told = {**self._fields, **fields}
-        self._said |= tell(self._log, self._level, self._begun, told, error, rate=self._rate, stacklevel=2)
+        logged = {**self._fields, **fields}
+        self._logged |= log_fields(self._log, self._level, self._begun, logged, error, rate=self._rate, stacklevel=2)
 
     def ended(self, /, **fields: Any) -> None:
         """It answers again. Logged only if the failure was logged."""
         if not self.met_times:
             return
         times, self.met_times = self.met_times, 0
-        if self._said:
-            self._said = False
-            told = {**self._fields, **fields, "failures": times}
-            tell(self._log, min(self._level, logging.WARNING), self._over, told, rate=LogRate(), stacklevel=2)
+        if self._logged:
+            self._logged = False
+            logged = {**self._fields, **fields, "failures": times}
+            log_fields(self._log, min(self._level, logging.WARNING), self._over, logged, rate=LogRate(), stacklevel=2)
 
 
 def _rate_of(logger: str, *kind: str) -> LogRate:

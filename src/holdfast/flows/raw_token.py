@@ -25,7 +25,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.flows.acquire import try_once, undo
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.types import NS, Busy, Grant, Renewal
 
 _log = logging.getLogger("holdfast")
@@ -85,7 +85,7 @@ async def release(ports: Ports, key: str, token: str) -> None:
     if not key:
         return
     if not token:
-        say(_log, logging.WARNING, "lock release skipped: missing token", key=key)
+        log_event(_log, logging.WARNING, "lock release skipped: missing token", key=key)
         raise NotOwner(LOCK_TOKEN_REQUIRED, key=key)
     try:
         secret, _, claim = token.partition(".")
@@ -93,7 +93,7 @@ async def release(ports: Ports, key: str, token: str) -> None:
     except BackendError as error:
         raise _naming(error, f"job store release lock {key}") from error
     if not ours:
-        say(_log, logging.WARNING, "lock release skipped: token mismatch", key=key, error=LOCK_NOT_OWNED)
+        log_event(_log, logging.WARNING, "lock release skipped: token mismatch", key=key, error=LOCK_NOT_OWNED)
         raise NotOwner(key=key)
 
 

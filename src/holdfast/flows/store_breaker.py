@@ -10,7 +10,7 @@ from holdfast.core.lease.circuit_breaker import Breaker
 from holdfast.core.lease.loss_diagnosis import RenewalRequest, StoreFailure
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, Unavailable
-from holdfast.flows.log import Trouble
+from holdfast.flows.log import OutageLog
 from holdfast.types import Instant, elapsed_ns
 
 _log = logging.getLogger("holdfast")
@@ -30,7 +30,7 @@ class StoreBreaker:
         self._stuck_ns = request_timeout_ns
         self._clock = clock
         self._entropy = entropy
-        self._trouble = Trouble(_log, "the lease store does not answer", "the lease store answers again")
+        self._trouble = OutageLog(_log, "the lease store does not answer", "the lease store answers again")
         self.failure: StoreFailure | None = None  # the latest
         self.renewals: deque[RenewalRequest] = deque(maxlen=8)  # the latest, for the diagnosis of a loss
 

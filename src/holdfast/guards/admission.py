@@ -33,7 +33,7 @@ from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule
 from holdfast.core.metric_reading import Reading
 from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
-from holdfast.flows.log import say, tell
+from holdfast.flows.log import log_event, log_fields
 from holdfast.guards.bearer import Bearer, CarriedFence
 from holdfast.leases.lease_base import Degraded, Granted, HeldLease
 from holdfast.runtime.system import SystemClock
@@ -185,7 +185,7 @@ class Admission:
         self._note(kind, presented, ok=False, detail=f"seen {seen}", facts={"seen": seen})
         whose = {"guard": self.guard, "resource": presented.resource, "key": presented.key, "owner": presented.owner}
         told = {**whose, "fence": fence, "seen": seen}
-        tell(log, logging.WARNING, f"refused a stale {kind}", told, per=self.guard)
+        log_fields(log, logging.WARNING, f"refused a stale {kind}", told, per=self.guard)
         return FencedOut(
             f"{presented.resource}: fence {fence} of {presented.key} is stale, {seen} was seen; nothing was changed",
             fence=fence,
@@ -256,7 +256,7 @@ class Admission:
             self._observer.note(record)
         except Exception as error:  # noqa: BLE001 - it is the caller's; the write is done or refused, and must look so
             text = "the observer of a guard raised; the step itself is not affected"
-            say(log, logging.ERROR, text, error, guard=self.guard)
+            log_event(log, logging.ERROR, text, error, guard=self.guard)
 
 
 def _check_template(template: object, names: tuple[str, ...]) -> str:

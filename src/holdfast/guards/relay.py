@@ -28,7 +28,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import BadInput
-from holdfast.flows.log import Trouble
+from holdfast.flows.log import OutageLog
 from holdfast.guards.messaging.outbox_message import OutboxMessage
 from holdfast.guards.messaging.outbox_store import OutboxStore, blocking_store
 from holdfast.guards.messaging.relay_flow import Backlog, RelayFlow, RelaySettings, RelayStatistics, seconds
@@ -91,7 +91,7 @@ class Relay:
         Errors of the database are logged, and tried again after the next `interval`.
         """
         pause_s, next_sweep = seconds("interval", interval), 0.0
-        trouble = Trouble(log, "the relay has failed and goes on", "the relay works again", level=logging.ERROR)
+        trouble = OutageLog(log, "the relay has failed and goes on", "the relay works again", level=logging.ERROR)
         try:
             while not self._stopping.is_set():
                 try:

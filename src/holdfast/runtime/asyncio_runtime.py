@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.core.lease.states import LeasePhase
 from holdfast.core.ports import Held
 from holdfast.errors import Closed
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.thread_runtime import guarded
 from holdfast.types import NS
@@ -217,7 +217,7 @@ class Body:
         self._inside = True
         self._cancelled = False
 
-    def told(self, ended: LeaseRecord) -> None:
+    def on_end(self, ended: LeaseRecord) -> None:
         """The lease has ended; called from whichever thread noticed, which may be the body's own.
 
         The cancellation always comes from the loop, never from the body itself: a task that cancels itself while it
@@ -264,4 +264,4 @@ async def _finish(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception as error:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
-        say(_log, logging.WARNING, "clean-up failed; the key will expire", error)
+        log_event(_log, logging.WARNING, "clean-up failed; the key will expire", error)

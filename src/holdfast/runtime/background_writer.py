@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast.flows.log import Trouble
+from holdfast.flows.log import OutageLog
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class BackgroundWriter(Generic[T]):
         self._tick = tick
         self._tick_s = tick_s
         self._room = room
-        self._trouble = Trouble(
+        self._trouble = OutageLog(
             _log,
             "a writer failed; what it should have written is counted as dropped",
             "a writer works again",

@@ -29,7 +29,7 @@ async def together(
     tasks = {key: asyncio.ensure_future(_made(call)) for key, call in calls.items()}
     for key, task in tasks.items():
         if ended is not None:
-            task.add_done_callback(partial(_tell, ended, key))
+            task.add_done_callback(partial(_call_ended, ended, key))
     try:
         if tasks:
             await asyncio.wait(tasks.values(), timeout=limit_ns / NS)
@@ -65,7 +65,7 @@ async def pause(ns: int) -> None:
     await asyncio.sleep(ns / NS)
 
 
-def _tell(ended: Callable[[K], None], key: K, _task: asyncio.Task[T]) -> None:
+def _call_ended(ended: Callable[[K], None], key: K, _task: asyncio.Task[T]) -> None:
     ended(key)
 
 
@@ -75,7 +75,7 @@ async def _made(call: Callable[[], Awaitable[T]]) -> T:
 
 def _end(task: asyncio.Task[T], limit_ns: int) -> T | Exception:
     if not task.done() or task.cancelled():
-        task.add_done_callback(_heard)
+        task.add_done_callback(_retrieve_error)
         return Timeout(f"no answer within {limit_ns / NS:g} s")
     error = task.exception()
     if error is not None and not isinstance(error, Exception):
@@ -83,7 +83,7 @@ def _end(task: asyncio.Task[T], limit_ns: int) -> T | Exception:
     return task.result() if error is None else error
 
 
-def _heard(task: asyncio.Task[T]) -> None:
+def _retrieve_error(task: asyncio.Task[T]) -> None:
     """Retrieve the error of an abandoned call, so that asyncio does not warn that it was never retrieved."""
     if not task.cancelled():
         task.exception()

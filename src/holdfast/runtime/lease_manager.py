@@ -25,7 +25,7 @@ from holdfast.core.lease.states import Event, LeasePhase
 from holdfast.core.ports import ChangesServers, Clock, Entropy, Observer, Ports, Runtime, Store
 from holdfast.errors import BadInput
 from holdfast.flows.acquire import AcquireResult
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.flows.store_breaker import StoreBreaker
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.lease_reports import LeaseReports
@@ -156,7 +156,9 @@ class LeaseManager:
             restart()
 
     def _moved(self) -> None:
-        say(log, logging.WARNING, "the leases have moved to another server (a failover): all of them are renewed now")
+        log_event(
+            log, logging.WARNING, "the leases have moved to another server (a failover): all of them are renewed now"
+        )
         self.known.findings = None
         self.renewer.reconfirm()
 
@@ -197,7 +199,9 @@ def _after_fork() -> None:
         try:
             manager.forked()
         except Exception as error:  # noqa: BLE001 - one failure must not keep the others from starting again
-            say(log, logging.ERROR, "a Locks could not be made ready in a forked process; connect again there", error)
+            log_event(
+                log, logging.ERROR, "a Locks could not be made ready in a forked process; connect again there", error
+            )
 
 
 if hasattr(os, "register_at_fork"):

@@ -38,7 +38,7 @@ from holdfast.core.lease.policy_exercise import Exercise, parse_exercise, refusa
 from holdfast.core.ports import Clock, Entropy, Journal
 from holdfast.core.strict_parsers import NotToml, toml_of
 from holdfast.errors import BadInput
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.runtime.durable_files import PRIVATE, replace_file
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS, Duration, check_label, duration_ns
@@ -239,7 +239,7 @@ class PolicySwitch:
             except BadInput as error:
                 self.problem = str(error)
                 text = "the policy file was not taken over; the policy in force stays"
-                say(_log, logging.ERROR, text, file=self._file.name, error=self.problem)
+                log_event(_log, logging.ERROR, text, file=self._file.name, error=self.problem)
                 return
             self.problem = None
             self._apply(policy, "file", self._file.name)
@@ -354,8 +354,8 @@ class ExerciseSwitch:
         for family in sorted(plans.keys() | self._plans.keys()):
             before, after = self._plans.get(family), plans.get(family)
             if after is None:
-                say(_log, logging.WARNING, "exercise of the error policy ended", family=family)
+                log_event(_log, logging.WARNING, "exercise of the error policy ended", family=family)
             elif after != before:
-                say(_log, logging.WARNING, "exercise of the error policy begun", family=family, share=after.share)
+                log_event(_log, logging.WARNING, "exercise of the error policy begun", family=family, share=after.share)
         self._plans = MappingProxyType(plans)
         self.running = bool(plans)

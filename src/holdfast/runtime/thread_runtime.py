@@ -25,7 +25,7 @@ from typing import Any
 
 from holdfast.core.ports import Held
 from holdfast.errors import Closed
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.runtime.run_sync import run_now
 from holdfast.types import NS
 
@@ -88,7 +88,7 @@ def guarded(call: Callable[[], object]) -> object:
 
 
 def _say_raised(error: BaseException) -> None:
-    say(_log, logging.ERROR, "a callback of the user raised; the lease is not affected by that", error)
+    log_event(_log, logging.ERROR, "a callback of the user raised; the lease is not affected by that", error)
 
 
 class Wakeup:
@@ -286,6 +286,6 @@ class ThreadRuntime:
         try:
             run_now(work)
         except Exception as error:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
-            say(_log, logging.WARNING, "clean-up failed; the key will expire", error)
+            log_event(_log, logging.WARNING, "clean-up failed; the key will expire", error)
         finally:
             self._unfinished.discard(threading.current_thread())

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from holdfast.core.ports import Clock
 from holdfast.core.rolling_max import RollingMax
 from holdfast.core.timer_wheel import TimerWheel
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.thread_runtime import Wakeup
 from holdfast.types import MS, NS
@@ -161,7 +161,9 @@ class TimerThread(Generic[T]):
                 run_now(self._act(items))
             except BaseException as error:  # noqa: BLE001 - supervised: not even SystemExit of an observer may end it
                 self.crashes += 1
-                say(_log, logging.ERROR, "a thread of the lease runtime failed and goes on", error, thread=self._name)
+                log_event(
+                    _log, logging.ERROR, "a thread of the lease runtime failed and goes on", error, thread=self._name
+                )
                 again = self._clock.now().mono + AGAIN_NS
                 for item in items:
                     self.put(item, again)

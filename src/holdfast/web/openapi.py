@@ -105,9 +105,9 @@ def complete(document: Document, needed: Mapping[str, Needs]) -> Document:
     for operations in document["paths"].values():
         for method, operation in operations.items():
             need = needed.get(operation["operationId"])
-            own = {status: said for status, said in operation["responses"].items() if status.startswith("2")}
+            own = {status: response for status, response in operation["responses"].items() if status.startswith("2")}
             operation["responses"] = {
-                **{status: _success(operation["operationId"], said) for status, said in own.items()},
+                **{status: _success(operation["operationId"], response) for status, response in own.items()},
                 **_refusals(method, operation, _forbidden(document, operation, need), secured=need is not None),
             }
             if need is not None:
@@ -128,18 +128,18 @@ def _shared() -> Document:
         500: problem("Internal error."),
         503: problem("The plane, or a store of it, cannot serve now.", {"Retry-After": True}),
     }
-    return {_NAMES[status]: said for status, said in made.items()}
+    return {_NAMES[status]: response for status, response in made.items()}
 
 
-def _success(name: str, said: Document) -> Document:
-    return {**said, "headers": _headers({"Location": True} if name in LOCATED else {})}
+def _success(name: str, response: Document) -> Document:
+    return {**response, "headers": _headers({"Location": True} if name in LOCATED else {})}
 
 
 def _refusals(method: str, operation: Document, forbidden: list[str], *, secured: bool) -> Document:
     name = operation["operationId"]
     own = dict(OWN.get(name, {}))
-    said = [*forbidden, own.pop(403)] if 403 in own else forbidden
-    made: dict[int, Document | None] = {403: problem(" ".join(said)), 422: None, 500: None}
+    sentences = [*forbidden, own.pop(403)] if 403 in own else forbidden
+    made: dict[int, Document | None] = {403: problem(" ".join(sentences)), 422: None, 500: None}
     if secured:
         made |= {401: None, 429: None}
         made |= {} if name == "counted" else {503: None}  # metrics are served until the process ends
@@ -154,14 +154,14 @@ def _refusals(method: str, operation: Document, forbidden: list[str], *, secured
 
 
 def _forbidden(document: Document, operation: Document, need: Needs | None) -> list[str]:
-    said = [_STRANGE]
+    sentences = [_STRANGE]
     if need is not None and need.role is not Role.VIEWER:
-        said.append(f"The token does not have the role {need.role}.")
+        sentences.append(f"The token does not have the role {need.role}.")
     if need is not None and need.everywhere:
-        said.append("The token is bound to a tenant.")
+        sentences.append("The token is bound to a tenant.")
     if _names_a_tenant(document, operation):
-        said.append("The token is bound to another tenant.")
-    return said
+        sentences.append("The token is bound to another tenant.")
+    return sentences
 
 
 def _names_a_tenant(document: Document, operation: Document) -> bool:

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from holdfast import errors
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.guards.http.headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval
 from holdfast.plane.approvals.service import ApprovalBusy
@@ -191,7 +191,7 @@ def logged(problem: Problem, error: BaseException, request_id: str) -> Problem:
     """Return the problem; log the error unless it is the caller's fault or the process shuts down."""
     if problem.status >= 500 and problem.code != CLOSING:
         level = logging.ERROR if problem.status == 500 else logging.WARNING
-        say(_log, level, "a request failed", error, status=problem.status, code=problem.code, request=request_id)
+        log_event(_log, level, "a request failed", error, status=problem.status, code=problem.code, request=request_id)
     return problem
 
 

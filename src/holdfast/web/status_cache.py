@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
 from holdfast.errors import HoldfastError, RowMissing
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.summaries import LetterOutline
 from holdfast.plane.locks.registry import Scope
@@ -304,5 +304,5 @@ async def _tried(reading: Awaitable[T], *, timeout: float = TIMEOUT_S) -> T | No
     except RowMissing:
         return None
     except (HoldfastError, OSError, TimeoutError) as error:
-        say(_log, logging.WARNING, "a part of the status cannot be read", error)
+        log_event(_log, logging.WARNING, "a part of the status cannot be read", error)
         return None

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli.output import async_writer
 from holdfast.cli.server.log_format import chosen_format, log_lines
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.settings.sections import LogSettings
 from holdfast.plane.settings.settings import Origin, Settings
 from support.cli.planes import furnish
@@ -25,8 +25,8 @@ def written(level: str, *, as_json: bool, capsys: pytest.CaptureFixture[str]) ->
     settings = replace(Settings(), log=LogSettings(level=level))
     with log_lines(settings, "up", as_json=as_json):
         OURS.debug("a detail")
-        say(OURS, logging.INFO, "some news", job="j-1")
-        say(OURS, logging.WARNING, "some trouble", job="j-1")
+        log_event(OURS, logging.INFO, "some news", job="j-1")
+        log_event(OURS, logging.WARNING, "some trouble", job="j-1")
         logging.getLogger("a.driver").info("driving")
         logging.getLogger("a.driver").warning("driving badly")
         warnings.warn("do not", stacklevel=1)

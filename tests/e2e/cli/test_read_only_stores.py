@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import make_tables, opened
+from holdfast.plane.process.components import make_tables, open_components
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 from support.cli.sessions import Shell
@@ -122,7 +122,7 @@ def test_a_file_that_may_not_be_written_can_be_read(tmp_path: Path, writes: bool
     settings = Settings(database=f"sqlite:///{path}")
 
     async def seen() -> list[str]:
-        async with opened(settings) as components:
+        async with open_components(settings) as components:
             job, _ = await components.service.submit(Caller("me"), Submission("t"))
             if writes:
                 return [job.id, await asyncio.to_thread(_listed_by_nobody, path)]

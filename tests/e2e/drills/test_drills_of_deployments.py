@@ -34,7 +34,7 @@ from holdfast.drills.runner import run
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.plane.bus.open import nats_connection
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.sources import load
 from support.fixtures.fleet import ON_SERVERS, skip_without_servers
@@ -62,12 +62,12 @@ class Staging:
         self.job = asyncio.run(self._settle())
 
     async def _settle(self) -> str:
-        async with opened(self.deployment.settings) as components:
+        async with open_components(self.deployment.settings) as components:
             job, _ = await components.service.submit(Caller("another caller"), Submission("theirs", {}))
             return job.id
 
     async def _moved(self) -> str:
-        async with opened(self.deployment.settings) as components:
+        async with open_components(self.deployment.settings) as components:
             return str((await components.service.job(Caller("another caller"), self.job)).state)
 
     @property

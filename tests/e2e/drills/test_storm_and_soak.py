@@ -99,10 +99,10 @@ LOOKS = """
 import socket
 from holdfast.drills.verdict.resource_usage import UsageSamples, heap
 samples, ends = UsageSamples(), [socket.socket() for _ in range(50)]
-samples.look()
+samples.sample()
 before = heap()
 for _ in range(400):
-    samples.look()
+    samples.sample()
 print(heap() - before)
 for each in ends:
     each.close()

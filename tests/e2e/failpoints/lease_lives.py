@@ -54,7 +54,7 @@ def main() -> None:
         one(death)
     one()
     with Account(place / "account.db", Guard.ON) as account:
-        balance = account.look(KEY).balance
+        balance = account.inspect(KEY).balance
     killed = sum(each.killed for each in lives)
     acknowledged = sum(said["accepted"] for each in lives for said in each.said)
     told = {"lives": len(lives), "killed": killed, "missed": len(planned) - killed, "acknowledged": acknowledged}

@@ -15,7 +15,7 @@ from holdfast.plane.app import App
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.consistency import takeovers
@@ -70,7 +70,7 @@ async def test_a_scheduler_that_ends_in_a_handler_costs_the_time_of_its_lock_at_
     child = subprocess.Popen([sys.executable, CHILD, tmp_path], env=environment)  # noqa: ASYNC220 - it is only begun here
     try:
         await until((tmp_path / "ready").exists)
-        async with opened(settings) as components:
+        async with open_components(settings) as components:
             job, _ = await components.service.submit(ME, Submission("double", 21))
             await until((tmp_path / "inside").exists)
             seen = await components.locks.inspect(SCHEDULER_JOB.key(job=job.id))

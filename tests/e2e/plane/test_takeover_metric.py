@@ -18,7 +18,7 @@ from holdfast.observe.metrics.samples import samples
 from holdfast.plane import App, Context
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.scheduler.takeover_latency import SLACK_NS
 from holdfast.plane.service.service import Caller
@@ -119,7 +119,7 @@ async def test_the_takeover_from_a_killed_scheduler_is_measured_from_its_last_re
         child = subprocess.Popen([sys.executable, CHILD, tmp_path], env=environment)  # noqa: ASYNC220 - it is only begun here
         try:
             await until((tmp_path / "ready").exists)
-            async with opened(settings) as components:
+            async with open_components(settings) as components:
                 job, _ = await components.service.submit(ME, Submission("double", 21))
                 await until((tmp_path / "inside").exists)
         finally:

@@ -22,7 +22,7 @@ from holdfast.plane.db.ports import Tx
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import LimitSettings
 from holdfast.plane.worker.context import Context
@@ -113,7 +113,7 @@ async def test_a_bus_that_forgets_costs_time_and_no_job(
     crew = Crew()
 
     # Submitted: the messages were on the bus, and not delivered.
-    async with opened(chosen) as components:
+    async with open_components(chosen) as components:
         jobs = await submitted(components, 3)
         await until(lambda: _equals(on_the_bus(components, subjects.SUBMIT, subjects.SCHEDULER), 3))
         forgets(own_nats)
@@ -130,7 +130,7 @@ async def test_a_bus_that_forgets_costs_time_and_no_job(
             forgets(own_nats, keep=older)
         # Done: the worker has said so, the bus has taken it, and no scheduler has heard it.
         crew.gate.set()
-        async with opened(chosen) as components:
+        async with open_components(chosen) as components:
             await until(lambda: on_the_bus(components, subjects.RESULT, subjects.SCHEDULER))
             forgets(own_nats, older=older)
             await later(components, jobs)

@@ -28,7 +28,7 @@ from holdfast.plane.bus.nats.naming import NatsNames
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import GROUPS
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import Components, make_tables, opened
+from holdfast.plane.process.components import Components, make_tables, open_components
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
@@ -122,7 +122,7 @@ async def fleet(database: str, server: NatsServer, leases: str) -> AsyncIterator
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(Plane(settings("plane"), DECIDING))
         await stack.enter_async_context(Plane(settings("worker"), ("worker",), app=working()))
-        yield await stack.enter_async_context(opened(settings("api")))
+        yield await stack.enter_async_context(open_components(settings("api")))
 
 
 @pytest.mark.asyncio
@@ -135,7 +135,7 @@ async def test_jobs_go_in_run_are_stopped_and_come_out(
 ) -> None:
     own = Settings(database=as_role(roles_url, "holdfast_plane"), leases=f"sqlite:///{tmp_path}/leases.db")
     with pytest.raises(BackendError, match="permission denied"):  # before the owner was here
-        async with opened(own):
+        async with open_components(own):
             pass
     owner = Settings(database=as_role(roles_url, "holdfast_owner"), leases=own.leases)
     await make_tables(owner)
@@ -157,7 +157,7 @@ async def test_jobs_go_in_run_are_stopped_and_come_out(
         logged = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
     assert [each.getMessage() for each in logged if "permission" in each.getMessage()] == []
     reader = Settings(database=as_role(roles_url, "holdfast_reader"))
-    async with opened(reader, looks=True) as components:
+    async with open_components(reader, read_only=True) as components:
         assert len((await components.service.jobs(ME)).items) == 3
     _expect_refusals(roles_url)
 

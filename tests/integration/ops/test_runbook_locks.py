@@ -28,7 +28,7 @@ from holdfast.ops.runbooks.evidence.plane import PendingFact
 from holdfast.ops.runbooks.model import FindingSeverity
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.settings.settings import Settings
 from support.fixtures.redis import NEWEST
 from support.fixtures.scheduling import holds
@@ -181,7 +181,7 @@ async def test_messages_that_pile_up_while_run_locks_are_busy_are_said_with_both
     """Results of steps arrive on a bus from which no engine takes them, and every run is locked."""
     leases = f"sqlite:///{tmp_path / 'leases.db'}"
     settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=leases)
-    async with opened(settings) as components, contended(leases, 4) as (_, address):
+    async with open_components(settings) as components, contended(leases, 4) as (_, address):
         over = asyncio.Event()
 
         async def results() -> None:

@@ -28,7 +28,7 @@ from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance.worker_snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import SchedulerSettings, Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
@@ -161,7 +161,7 @@ async def runs_place(tmp_path: Path) -> AsyncIterator[tuple[Components, Settings
         leases=f"sqlite:///{tmp_path / 'leases.db'}",
         engine=EngineSettings(run_ttl=1.0),
     )
-    async with opened(place) as components:
+    async with open_components(place) as components:
         await components.flows.define(ASKER, from_document(FLOW))
         yield components, place
 
@@ -177,7 +177,7 @@ async def test_a_holder_that_is_stuck_in_a_run_is_told_from_one_that_has_just_be
         calm = await reported("workflow-contention", place, RUN="r-1")
         assert calm.severity is FindingSeverity.FINE, calm.findings
         lock = WORKFLOW_RUN.timed(1.0, 0.3).lock(components.locks, run="r-1")
-        async with opened(place) as other, lock as lease:
+        async with open_components(place) as other, lock as lease:
             waiting = asyncio.create_task(WORKFLOW_RUN.lock(other.locks, run="r-1").acquire(timeout=30))
 
             async def old() -> bool:

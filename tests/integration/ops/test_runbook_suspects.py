@@ -34,7 +34,7 @@ from holdfast.plane.db.ports import Tx
 from holdfast.plane.locks.registry import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
@@ -329,7 +329,7 @@ async def test_a_run_that_does_not_advance_is_found(plane_url: str, tmp_path: Pa
         database=plane_url, leases=f"sqlite:///{tmp_path / 'leases.db'}", engine=EngineSettings(run_ttl=1.0)
     )
     clock = PushedClock()
-    async with opened(place) as components:
+    async with open_components(place) as components:
         await components.locks.ping()
         await components.flows.define(ASKER, from_document({"name": "flow", "steps": {"a": {"topic": "t"}}}))
         await components.flows.start(ASKER, "flow", run_id="r-1")

@@ -19,7 +19,7 @@ from holdfast.plane.approvals.service import NOTE_CHARS_MAX, Approvals
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.locks.registry import APPROVAL
 from holdfast.plane.model.caller import Caller
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.service.service import Service
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.settings import Settings
@@ -87,7 +87,7 @@ def token_of(who: str) -> str:
 async def desk_at(folder: Path, *, access: Access | None = None, leases: str | None = None) -> AsyncIterator[Desk]:
     entries = [TokenEntry(name, digest_of(token_of(name)), (role,), tenant) for name, (role, tenant) in PEOPLE.items()]
     settings = Settings(database=f"sqlite:///{folder / 'plane.db'}?synchronous=normal", leases=leases)
-    async with opened(settings) as components:
+    async with open_components(settings) as components:
         family = replace(APPROVAL, acquire_timeout=0.05)  # not two seconds, to save time
         approvals = Approvals(components.database, components.store, components.locks, RULES, family=family)
         flows = RunService(components.runs, approvals, components.bus)

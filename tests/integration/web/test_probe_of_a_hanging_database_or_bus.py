@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.process.health import CHECK_LIMIT_S, ProcessHealth
 from holdfast.plane.settings.settings import Settings
 from holdfast.testing.proxy import FaultProxy
@@ -51,7 +51,7 @@ async def probed(postgres_url: str, nats_server: NatsServer, tmp_path: Path) -> 
             bus=own_stream(nats_server).replace(f":{nats_server.port}", f":{bus.port}"),
             leases=f"sqlite:///{tmp_path}/leases.db",
         )
-        async with opened(settings) as components:
+        async with open_components(settings) as components:
             process_health = ProcessHealth(components.service)
             app = create_probe(process_health, Access.bound_to("127.0.0.1"))
             transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))

@@ -20,7 +20,7 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.ledger.reader import Findings, load
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.run_sync import run_now
@@ -147,7 +147,7 @@ def check_plane(image: Path, said: Sequence[Said], *, leases: bool = True) -> No
         return  # there may be nothing at all yet
 
     async def look() -> None:
-        async with opened(Settings(database=f"sqlite:///{image / PLANE}")) as components:
+        async with open_components(Settings(database=f"sqlite:///{image / PLANE}")) as components:
             await check_jobs(components, said)
 
     try:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.settings.settings import Settings
 from support.power.harness import PowerStage
 from support.servers.postgres import START_LIMIT_S, STOP_LIMIT_S, PostgresExecutable, as_user
@@ -77,7 +77,7 @@ class PowerPostgres:
         self.stage.begin()
 
     async def _tables(self) -> None:
-        async with opened(Settings(database=self.url, leases="memory://")) as components:
+        async with open_components(Settings(database=self.url, leases="memory://")) as components:
             await components.database.write(lambda tx: tx.query("CREATE TABLE careless (number INTEGER PRIMARY KEY)"))
 
     def _give(self, path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import HoldfastError
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.settings.settings import Settings
 from support.power.checks import Lost, Said, Tally, check_jobs
 from support.power.disk import crashes
@@ -24,7 +24,7 @@ def check_database(url: str, said: Sequence[Said]) -> None:
     """All jobs are there, as they were."""
 
     async def look() -> None:
-        async with opened(Settings(database=url, leases="memory://")) as components:
+        async with open_components(Settings(database=url, leases="memory://")) as components:
             await check_jobs(components, said)
 
     asyncio.run(look())

@@ -16,7 +16,7 @@ import holdfast
 from holdfast.core.log_rate import LINES_MAX, LogRate
 from holdfast.errors import FencedOut, Unavailable
 from holdfast.flows import log as saying
-from holdfast.flows.log import Trouble, say, tell
+from holdfast.flows.log import OutageLog, log_event, log_fields
 from holdfast.observe.logs import JsonFormatter, RateLimitedLog, TextFormatter, fields_of
 
 LOG = logging.getLogger("holdfast.test")
@@ -56,7 +56,7 @@ def error_of(kind: type[Exception], *given: Any, **named: Any) -> Exception:
 
 
 def test_a_line_is_a_text_and_fields_and_programs_get_them_apart(lines: Lines) -> None:
-    assert say(LOG, logging.WARNING, "something happened", job="j-1", fence=7, empty="", none=None, share=0.25)
+    assert log_event(LOG, logging.WARNING, "something happened", job="j-1", fence=7, empty="", none=None, share=0.25)
     (told,) = lines.told
     assert told.pop("time").endswith("Z")
     assert told.pop("pid") > 0
@@ -71,37 +71,37 @@ def test_a_line_is_a_text_and_fields_and_programs_get_them_apart(lines: Lines) -
 
 
 def test_the_same_line_for_people(caplog: pytest.LogCaptureFixture) -> None:
-    say(LOG, logging.WARNING, "something happened", job="j\n1", share=0.25)
-    say(LOG, logging.WARNING, "nothing more")
+    log_event(LOG, logging.WARNING, "something happened", job="j\n1", share=0.25)
+    log_event(LOG, logging.WARNING, "nothing more")
     assert caplog.messages == ["something happened: job=j\\n1 share=0.25", "nothing more"]
     assert [Path(each.pathname).name for each in caplog.records] == [Path(__file__).name] * 2
 
 
 def test_a_store_that_is_away_is_a_field_and_an_unexpected_error_has_a_traceback_once(lines: Lines) -> None:
     for error in (error_of(Unavailable, "away"), *(error_of(ValueError, "a bug") for _ in range(3))):
-        say(LOG, logging.ERROR, "it failed", error)
+        log_event(LOG, logging.ERROR, "it failed", error)
     assert [each["holdfast"]["error"] for each in lines.told] == ["Unavailable: away", *["ValueError: a bug"] * 3]
     assert ["exception" in each for each in lines.told] == [False, True, False, False]
     assert "raise kind(*given" in lines.told[1]["exception"]
-    say(LOG, logging.ERROR, "it failed", error_of(FencedOut, "stale", fence=1, seen=2, key="k", resource="r"))
+    log_event(LOG, logging.ERROR, "it failed", error_of(FencedOut, "stale", fence=1, seen=2, key="k", resource="r"))
     assert "exception" in lines.told[-1], "another kind of error is another kind of line"
 
 
 def test_lines_of_one_text_are_limited_by_themselves_and_the_rest_is_counted(lines: Lines) -> None:
     for number in range(20):
-        say(LOG, logging.WARNING, "much", number=number)
-        say(LOG, logging.WARNING, f"{number}")
+        log_event(LOG, logging.WARNING, "much", number=number)
+        log_event(LOG, logging.WARNING, f"{number}")
     assert [each["event"] for each in lines.told].count("much") == LINES_MAX
     assert len(lines.lines) == LINES_MAX + 20
     LOG.setLevel(logging.ERROR)
     try:
-        assert not say(LOG, logging.WARNING, "not wanted")
+        assert not log_event(LOG, logging.WARNING, "not wanted")
     finally:
         LOG.setLevel(logging.NOTSET)
     full = LogRate(lines=1)
     full.enter(0)
     full.enter(0)
-    tell(LOG, logging.WARNING, "again", {}, rate=full)
+    log_fields(LOG, logging.WARNING, "again", {}, rate=full)
     assert [each["event"] for each in lines.told[-2:]] == ["1 more like the following were not logged", "again"]
     assert lines.told[-2]["holdfast"] == {"of": "again"}
 
@@ -109,7 +109,7 @@ def test_lines_of_one_text_are_limited_by_themselves_and_the_rest_is_counted(lin
 def test_texts_by_mistake_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saying, "KINDS_MAX", 10)
     for number in range(100):
-        say(LOG, logging.WARNING, f"text {number}")
+        log_event(LOG, logging.WARNING, f"text {number}")
     assert len(saying._rates) <= 11
 
 
@@ -120,8 +120,8 @@ def test_what_a_filter_drops_does_not_count_against_the_rest(lines: Lines) -> No
     LOG.addFilter(unwanted)
     try:
         for _ in range(100):
-            say(LOG, logging.WARNING, "refused", key="provoked")
-        say(LOG, logging.WARNING, "refused", key="real")
+            log_event(LOG, logging.WARNING, "refused", key="provoked")
+        log_event(LOG, logging.WARNING, "refused", key="real")
     finally:
         LOG.removeFilter(unwanted)
     assert [each["holdfast"] for each in lines.told] == [{"key": "real"}]
@@ -134,11 +134,11 @@ def test_a_handler_that_raises_does_not_disturb_the_caller_that_logs() -> None:
 
     log = logging.getLogger("holdfast.broken")
     log.addHandler(Broken())
-    assert not say(log, logging.ERROR, "some trouble")
+    assert not log_event(log, logging.ERROR, "some trouble")
 
 
 def test_trouble_is_said_when_it_begins_and_once_when_it_is_over(lines: Lines) -> None:
-    trouble = Trouble(LOG, "it does not answer", "it answers again", part="bus")
+    trouble = OutageLog(LOG, "it does not answer", "it answers again", part="bus")
     trouble.ended()
     for _ in range(500):
         trouble.met(error_of(Unavailable, "away"))
@@ -154,7 +154,7 @@ def test_trouble_that_lasts_is_logged_again_unless_it_is_to_be_logged_once(
     lines: Lines, monkeypatch: pytest.MonkeyPatch, once: bool, lines_before_the_end: int
 ) -> None:
     monkeypatch.setattr(saying, "LogRate", partial(LogRate, window_ns=0, longest_ns=0))
-    trouble = Trouble(LOG, "it does not answer", "it answers again", once=once)
+    trouble = OutageLog(LOG, "it does not answer", "it answers again", once=once)
     for _ in range(3):
         trouble.met()
     trouble.ended()
@@ -165,7 +165,7 @@ def test_trouble_that_lasts_is_logged_again_unless_it_is_to_be_logged_once(
 
 
 def test_an_outage_that_was_not_logged_ends_silently(lines: Lines) -> None:
-    trouble = Trouble(LOG, "it does not answer", "it answers again", level=logging.DEBUG)
+    trouble = OutageLog(LOG, "it does not answer", "it answers again", level=logging.DEBUG)
     trouble.met()
     trouble.ended()
     assert lines.lines == []

@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.help import print_help
 from holdfast.cli.options import Json
 from holdfast.cli.output.atomic_file import write_whole
-from holdfast.cli.output.screen import put_json, say
+from holdfast.cli.output.screen import print_note, put_json
 from holdfast.cli.plane_options import Config, settings
 
 if TYPE_CHECKING:
@@ -123,5 +123,5 @@ def _put(made: AccessText, out: Path | None, *, json: bool) -> None:
     if out is None:
         print(made.text, end="")
     for account, purpose in made.accounts.items():
-        say(f"{account}: {purpose}")
-    say(made.next)
+        print_note(f"{account}: {purpose}")
+    print_note(made.next)

@@ -12,7 +12,7 @@ import typer
 
 from holdfast.cli.options import Json
 from holdfast.cli.output.atomic_file import write_whole
-from holdfast.cli.output.screen import cell, plain_table, put_json, put_table, say
+from holdfast.cli.output.screen import cell, plain_table, print_note, put_json, put_table
 from holdfast.cli.parse_time import duration_option
 from holdfast.cli.plane_options import Config, settings
 from holdfast.errors import BadInput
@@ -83,13 +83,13 @@ def alerts(
     if tests:
         _write_rules(plan, out.parent / rules)
     if inhibit:
-        say(
+        print_note(
             f"{len(document['inhibit_rules'])} inhibition rules in {out}; add them to the configuration of Alertmanager"
         )
         return
     what = f"{len(document['tests'])} tests" if tests else _counted(document)
     command = f"promtool {'test' if tests else 'check'} rules {shlex.quote(str(out))}"
-    say(f"{what} in {out}; {'run' if tests else 'check'} them: {command}")
+    print_note(f"{what} in {out}; {'run' if tests else 'check'} them: {command}")
 
 
 def _write_rules(plan: AlertPlan, path: Path) -> None:
@@ -99,7 +99,7 @@ def _write_rules(plan: AlertPlan, path: Path) -> None:
     if not path.exists():
         document = rules_document(plan)
         write_whole("--rules", path, yaml_text(document).encode())
-        say(f"{_counted(document)} in {path}, for the tests")
+        print_note(f"{_counted(document)} in {path}, for the tests")
 
 
 def _plan(

@@ -11,8 +11,8 @@ import typer
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Json, Limit, Tenant
-from holdfast.cli.output.screen import cell, out, put_json, put_page, say
-from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
+from holdfast.cli.output.screen import cell, out, print_note, put_json, put_page
+from holdfast.cli.plane_options import Bus, Config, Database, Leases, on_plane, read_plane
 
 if TYPE_CHECKING:
     from holdfast.plane.approvals.rules import ApprovalVerdict
@@ -82,7 +82,7 @@ def list_(
         put_page(page.items, following, approval_line, table, what=what, json=json)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -104,7 +104,7 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
             console.print(cell(f"{heading:<11}", "bold"), text, soft_wrap=True)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def _deciding(verdict: str) -> Callable[..., int]:
@@ -147,7 +147,7 @@ async def _decide(
         if json:
             put_json({"taken": False, "code": str(refused.code), "error": str(refused)})
         else:
-            say(str(refused))
+            print_note(str(refused))
         return Exit.NO
     if json:
         put_json({"taken": decided.taken, **approval_dict(decided.approval), "state": str(decided.job.state)})

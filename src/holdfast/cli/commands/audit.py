@@ -12,7 +12,7 @@ import typer
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.options import Json
 from holdfast.cli.output.audit import as_dict, autopsy, ending, iso, loss_line, told, violation, when
-from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_table, say, seconds
+from holdfast.cli.output.screen import cell, out, plain_table, print_note, put_json, put_table, seconds
 from holdfast.cli.parse_time import WHEN, duration_option, moment_ns
 from holdfast.cli.plane_options import Config, settings
 from holdfast.core.history.holds import HeldAt, HoldEnd, HoldInterval, held_at, holds
@@ -185,11 +185,11 @@ def _times(count: int, one: str, many: str) -> str:
 def say_findings(findings: Findings) -> None:
     """Print what is missing from a ledger, because it limits every answer."""
     for each in findings.skipped[:_SHOWN_SKIPPED]:
-        say(str(each))
+        print_note(str(each))
     if findings.damaged > _SHOWN_SKIPPED:
-        say(f"… {findings.damaged:,} lines were skipped in total")
+        print_note(f"… {findings.damaged:,} lines were skipped in total")
     if findings.dropped:
-        say(f"{findings.dropped:,} records could not be written at the time; the ledger lacks them")
+        print_note(f"{findings.dropped:,} records could not be written at the time; the ledger lacks them")
 
 
 def _answer(key: str, at_ns: int, found: Sequence[tuple[HeldAt, HoldInterval]], *, as_json: bool) -> int:

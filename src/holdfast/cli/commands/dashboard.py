@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.options import Json
 from holdfast.cli.output.atomic_file import write_whole
-from holdfast.cli.output.screen import cell, plain_table, put_json, put_table, say
+from holdfast.cli.output.screen import cell, plain_table, print_note, put_json, put_table
 from holdfast.cli.plane_options import Config, settings
 from holdfast.errors import BadInput
 
@@ -64,7 +64,7 @@ def _write(in_effect: Settings, out: Path | None, *, json: bool) -> None:
     if json:
         put_json({"file": str(out), "uid": document["uid"], "panels": panels})
     else:
-        say(f"{out}: {panels} panels; import it into Grafana")
+        print_note(f"{out}: {panels} panels; import it into Grafana")
 
 
 def _pretty(document: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from holdfast.cli.help import print_help
 from holdfast.cli.lease_stores import opened, reading, url_of
 from holdfast.cli.options import Json, OwnUrl, TestUrl
 from holdfast.cli.output.atomic_file import write_whole
-from holdfast.cli.output.screen import cell, moment, out, plain_table, put_json, put_table, say
+from holdfast.cli.output.screen import cell, moment, out, plain_table, print_note, put_json, put_table
 from holdfast.cli.parse_time import duration_option
 from holdfast.cli.plane_options import settings
 from holdfast.errors import BadInput
@@ -243,7 +243,7 @@ def _ends_in_order() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        say("ended early without a verdict; everything was cleaned up")
+        print_note("ended early without a verdict; everything was cleaned up")
         raise
     finally:
         signal.signal(signal.SIGTERM, before)

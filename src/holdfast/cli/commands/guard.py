@@ -11,7 +11,7 @@ from rich.table import Table
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.help import print_help
 from holdfast.cli.options import Json
-from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_table, say
+from holdfast.cli.output.screen import cell, out, plain_table, print_note, put_json, put_table
 from holdfast.errors import BadInput
 from holdfast.guards.install import Proof, Report, Trigger, plan
 from holdfast.guards.install import check as prove
@@ -121,7 +121,7 @@ def _columns(id: list[str] | None) -> str | tuple[str, ...]:
 def _ask(table: str, column: str) -> None:
     if not sys.stdin.isatty():
         raise BadInput("--yes", "is missing, and there is no terminal for confirmation", f"add --yes to drop {column}")
-    say(f"the column {column} of {table} and its content will be dropped")
+    print_note(f"the column {column} of {table} and its content will be dropped")
     typer.confirm("Drop it?", abort=True, err=True)
 
 
@@ -130,7 +130,7 @@ def _show(report: Report, json: bool) -> None:
         put_json(report.as_dict())
         return
     for note in report.notes:
-        say(f"note: {note}")
+        print_note(f"note: {note}")
     if not report.steps:
         out().print(cell(f"nothing to do: {report.table} is up to date"))
         return

@@ -12,9 +12,9 @@ import typer
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Limit, OwnId, OwnTenant, Tenant
-from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_page, put_table, say
+from holdfast.cli.output.screen import cell, out, plain_table, print_note, put_json, put_page, put_table
 from holdfast.cli.parse_time import duration_option
-from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
+from holdfast.cli.plane_options import Bus, Config, Database, Leases, on_plane, read_plane
 from holdfast.core.strict_parsers import NotJson, json_of
 from holdfast.errors import BadInput
 from holdfast.types import duration_ns
@@ -105,11 +105,11 @@ def submit(
         job, made = await components.service.submit(caller, wanted, pool=pool)
         warning = await components.service.warning(caller, job)
         if warning is not None:
-            say(f"warning: {warning.text}; the job waits for one")
+            print_note(f"warning: {warning.text}; the job waits for one")
         if json and not follow:
             put_json({"made": made, "job": job_dict(job, waiting=warning)})
         elif not json:
-            say(f"{'submitted' if made else 'existed already'}: {topic} of {tenant}, {job.state}")
+            print_note(f"{'submitted' if made else 'existed already'}: {topic} of {tenant}, {job.state}")
             out().print(cell(job.id, "bold"))  # alone on stdout, for scripts
         return await watch(components, caller, job.id, timeout=None, json=json) if follow else Exit.OK
 
@@ -139,7 +139,7 @@ def list_(
         put_page(page.items, following, outline_dict, table, what="jobs", json=json)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -164,7 +164,7 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
             console.print(line, soft_wrap=True)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def follow(
@@ -183,7 +183,7 @@ def follow(
     async def work(components: Components, caller: Caller) -> Exit:
         return await watch(components, caller, job, timeout=timeout, json=json)
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def cancel(
@@ -227,7 +227,7 @@ def retry(
         if json:
             put_json({"made": made, "job": job_dict(found)})
         else:
-            say(f"{'submitted a new job' if made else 'was retried before'}; its state is {found.state}")
+            print_note(f"{'submitted a new job' if made else 'was retried before'}; its state is {found.state}")
             out().print(cell(found.id, "bold"))
         return Exit.OK
 
@@ -265,7 +265,7 @@ def dead_letters(
         put_page(page.items, following, letter_dict, letter_table, what="dead letters", json=json)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def stats(tenant: Tenant = None, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -275,7 +275,10 @@ def stats(tenant: Tenant = None, database: Database = None, config: Config = Non
     async def work(components: Components, caller: Caller) -> Exit:
         counts = await components.service.counts(caller, tenant=tenant)
         workers = [each for each in await components.service.workers() if each.alive]
-        active, capacity = sum(each.said.active for each in workers), sum(each.said.capacity for each in workers)
+        active, capacity = (
+            sum(each.heartbeat.active for each in workers),
+            sum(each.heartbeat.capacity for each in workers),
+        )
         if json:
             told = {"workers": len(workers), "active": active, "capacity": capacity}
             put_json({"jobs": {str(state): count for state, count in counts.items()}, **told})
@@ -287,7 +290,7 @@ def stats(tenant: Tenant = None, database: Database = None, config: Config = Non
         out().print(cell(f"{len(workers)} workers are alive, with {active} of {capacity} slots in use", "dim"))
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 # Shared helpers.

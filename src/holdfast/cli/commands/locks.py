@@ -69,15 +69,15 @@ def table(found: Sequence[Inspection]) -> Table:
         ("FAMILY", "left"),
         ("WAITERS", "right"),
     )
-    for look in found:
+    for lock in found:
         result.add_row(
-            cell(look.key, "bold"),
-            cell(look.owner or "?"),
-            since(look),
-            seconds(look.remaining),
-            fence(look),
-            cell(look.family or "?"),
-            cell(str(look.waiters), "yellow" if look.waiters else "dim"),
+            cell(lock.key, "bold"),
+            cell(lock.owner or "?"),
+            since(lock),
+            seconds(lock.remaining),
+            fence(lock),
+            cell(lock.family or "?"),
+            cell(str(lock.waiters), "yellow" if lock.waiters else "dim"),
         )
     return result
 
@@ -92,33 +92,33 @@ def inspect(
 ) -> int:
     """Show the holder of a lock. Exits 0 if it is held and 1 if it is free."""
     with reading(url_of(context, url), config, database) as (leases, store):
-        look = leases.inspect(name)
+        found = leases.inspect(name)
     if json:
-        put_json({**look.as_dict(), **store.fields()})
-        return Exit.OK if look.held else Exit.NO
+        put_json({**found.as_dict(), **store.fields()})
+        return Exit.OK if found.held else Exit.NO
     store.print()
-    if not look.held:
+    if not found.held:
         out().print(f"{name} is free")
     else:
-        _print(look)
-    return Exit.OK if look.held else Exit.NO
+        _print(found)
+    return Exit.OK if found.held else Exit.NO
 
 
-def _print(look: Inspection) -> None:
+def _print(found: Inspection) -> None:
     console = out()
     rows = {
-        "key": look.key,
-        "owner": look.owner or "?",
-        "since": since(look),
-        "remaining": seconds(look.remaining),
-        "fence": fence(look),
-        "family": look.family or "?",
-        "waiters": str(look.waiters),
-        "fingerprint": look.fingerprint or "?",
+        "key": found.key,
+        "owner": found.owner or "?",
+        "since": since(found),
+        "remaining": seconds(found.remaining),
+        "fence": fence(found),
+        "family": found.family or "?",
+        "waiters": str(found.waiters),
+        "fingerprint": found.fingerprint or "?",
     }
     for heading, value in rows.items():
         console.print(cell(f"{heading:<12}", "bold"), cell(value))
-    if look.fence is None:
+    if found.fence is None:
         console.print("held by another library, which keeps no fence; its holder cannot be fenced out", style="yellow")
 
 

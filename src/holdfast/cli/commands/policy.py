@@ -17,7 +17,7 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.help import print_help
 from holdfast.cli.options import Json
 from holdfast.cli.output.policy import put_exercises, put_history, put_report
-from holdfast.cli.output.screen import put_json, say, seconds
+from holdfast.cli.output.screen import print_note, put_json, seconds
 from holdfast.cli.parse_time import duration_option
 from holdfast.cli.plane_options import Config, Database, database_named, database_settings, preparing_named
 from holdfast.core.duration_text import parse_seconds
@@ -54,7 +54,7 @@ def add_to(app: typer.Typer) -> None:
 
 def show(database: Database = None, config: Config = None, json: Json = False) -> None:
     """Show the mode of each risk class, since when and by whom, and how often locks fell back recently."""
-    report = _on(lambda service: service.show(), config, database, looks=True)
+    report = _on(lambda service: service.show(), config, database, read_only=True)
     if json:
         put_json(report.as_dict())
     else:
@@ -106,14 +106,14 @@ def set_(
             standing, changed = _on(lambda service: service.set(risk, mode, **how), config, database)
             now, holds = standing.as_dict(), f"class {risk} is {standing.mode}"
     except PolicyConflict as moved:
-        say(str(moved))
+        print_note(str(moved))
         return Exit.NO
     if json:
         put_json({"changed": changed, **now})
     elif changed:
-        say(f"{holds} now; processes that can reach the database follow within seconds")
+        print_note(f"{holds} now; processes that can reach the database follow within seconds")
     else:
-        say(f"{holds} already, by {now['actor']}: {now['reason']}; nothing was changed")
+        print_note(f"{holds} already, by {now['actor']}: {now['reason']}; nothing was changed")
     return Exit.OK
 
 
@@ -128,7 +128,7 @@ def history(
     json: Json = False,
 ) -> None:
     """List switches of the policy, newest first: by whom, when and why."""
-    found = _on(lambda service: service.history(limit, risk, below=below), config, database, looks=True)
+    found = _on(lambda service: service.history(limit, risk, below=below), config, database, read_only=True)
     if json:
         put_json(each.as_dict() for each in found)
         return
@@ -159,7 +159,7 @@ def exercise(
     logged apart from real ones. Without arguments: lists the latest exercises.
     """
     if family is None:
-        found = _on(lambda service: service.policy.exercises(), config, database, looks=True)
+        found = _on(lambda service: service.policy.exercises(), config, database, read_only=True)
         if json:
             put_json(each.as_dict() for each in found)
         else:
@@ -172,7 +172,7 @@ def exercise(
         if json:
             put_json({"family": family, "ended": ended})
         else:
-            say(f"the exercise of {family} was ended" if ended else f"there is no exercise of {family}")
+            print_note(f"the exercise of {family} was ended" if ended else f"there is no exercise of {family}")
         return Exit.OK if ended else Exit.NO
     begun = _on(
         lambda service: service.begin_exercise(
@@ -185,20 +185,20 @@ def exercise(
         put_json(begun.as_dict())
     else:
         whom = f"class {risk}" if risk else "the fail_open classes"
-        say(f"{share:.4%} of {family} gets a simulated store error, in {whom}, for {seconds(lasts)}")
-        say(f"watch it: holdfast policy show; end it: holdfast policy exercise {family} 0")
+        print_note(f"{share:.4%} of {family} gets a simulated store error, in {whom}, for {seconds(lasts)}")
+        print_note(f"watch it: holdfast policy show; end it: holdfast policy exercise {family} 0")
     return Exit.OK
 
 
 def _on(
-    work: Callable[[PolicyService], Awaitable[T]], config: str | None, database: str | None, *, looks: bool = False
+    work: Callable[[PolicyService], Awaitable[T]], config: str | None, database: str | None, *, read_only: bool = False
 ) -> T:
     from holdfast.plane.service.policy import policy_at
 
     chosen = database_settings(config, database)
 
     async def run() -> T:
-        async with policy_at(chosen, read_only=looks) as service:
+        async with policy_at(chosen, read_only=read_only) as service:
             return await work(service)
 
     with preparing_named(config, database), database_named(chosen):
@@ -218,5 +218,5 @@ def _edit(file: Path, risk: str, mode: str, *, json: bool) -> int:
     if json:
         put_json({"file": str(file), "risk": risk, "before": before, "after": after})
     else:
-        say(f"{file.name}: {name} was {before} and is {after}; processes that follow the file apply it")
+        print_note(f"{file.name}: {name} was {before} and is {after}; processes that follow the file apply it")
     return Exit.OK

@@ -16,10 +16,10 @@ from holdfast.cli.output.screen import (
     moment,
     out,
     plain_table,
+    print_note,
     put_json,
     put_none,
     put_table,
-    say,
     seconds,
     since,
 )
@@ -52,17 +52,17 @@ def release(
     if not reason.strip():
         raise BadInput("reason", "is empty", "give the reason for breaking the lock; it is kept in the audit record")
     with reading(url_of(context, url), config, database) as (leases, store):
-        look = leases.inspect(name)
+        found = leases.inspect(name)
         if not json:
             store.print()
-        if look.held and not yes:
-            _ask(look)
-        record = leases.force_release(name, reason=reason, actor=actor()) if look.held else None
+        if found.held and not yes:
+            _ask(found)
+        record = leases.force_release(name, reason=reason, actor=actor()) if found.held else None
     if record is None:
         if json:
             put_json({"key": name, "released": False, **store.fields()})
         else:
-            say(f"{name} is free; nothing was done")
+            print_note(f"{name} is free; nothing was done")
         return Exit.NO
     if json:
         put_json({"released": True, **record.as_dict(), **store.fields()})
@@ -71,12 +71,12 @@ def release(
     return Exit.OK
 
 
-def _ask(look: Inspection) -> None:
+def _ask(found: Inspection) -> None:
     if not sys.stdin.isatty():
         raise BadInput("--yes", "is missing, and there is no terminal for confirmation", "add --yes if you are sure")
-    say(
-        f"{look.key} is held by {look.owner} since {since(look)}, "
-        f"{seconds(look.remaining)} left, {look.waiters} waiting"
+    print_note(
+        f"{found.key} is held by {found.owner} since {since(found)}, "
+        f"{seconds(found.remaining)} left, {found.waiters} waiting"
     )
     typer.confirm("Fence its holder out?", abort=True, err=True)
 

@@ -12,8 +12,8 @@ import typer
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Json, Limit, OwnTenant, Tenant
-from holdfast.cli.output.screen import cell, moment, out, plain_table, put_json, put_page, say, seconds
-from holdfast.cli.plane_options import Config, Database, look, on_plane
+from holdfast.cli.output.screen import cell, moment, out, plain_table, print_note, put_json, put_page, seconds
+from holdfast.cli.plane_options import Config, Database, on_plane, read_plane
 from holdfast.errors import BadInput
 from holdfast.types import NS
 
@@ -68,7 +68,7 @@ def list_(
         put_page(items, following, _holder_dict, _holder_table, what="held resources", json=json)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def release(
@@ -97,7 +97,7 @@ def release(
         if json:
             put_json({"broken": [_break_dict(each) for each in taken]})
         elif not taken:
-            say(f"{resource} of {tenant} is free; nothing was done")
+            print_note(f"{resource} of {tenant} is free; nothing was done")
         for each in () if json else taken:
             out().print(cell(f"released {each.owner}, fence {each.fence}, {each.mode}"))
         return Exit.OK if taken else Exit.NO
@@ -125,14 +125,14 @@ def audit(
         put_page(items, following, _break_dict, _break_table, what="forced releases", json=json)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def _ask(holders: Sequence[ResourceHolder]) -> None:
     if not sys.stdin.isatty():
         raise BadInput("--yes", "is missing, and there is no terminal for confirmation", "add --yes if you are sure")
     for each in holders:
-        say(f"{each.resource} is held by {each.owner}, {each.mode}, {seconds(each.remaining_ns / NS)} left")
+        print_note(f"{each.resource} is held by {each.owner}, {each.mode}, {seconds(each.remaining_ns / NS)} left")
     typer.confirm("Release it?", abort=True, err=True)
 
 

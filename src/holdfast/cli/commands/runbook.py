@@ -14,7 +14,7 @@ import typer
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.lease_stores import url_of
 from holdfast.cli.options import Json, Url
-from holdfast.cli.output.screen import cell, out, plain_table, printable, put_json, put_table, say
+from holdfast.cli.output.screen import cell, out, plain_table, print_note, printable, put_json, put_table
 from holdfast.cli.parse_time import WHEN, duration_option, seconds_ago
 from holdfast.cli.plane_options import Config, Database, settings
 from holdfast.errors import BadInput
@@ -199,7 +199,7 @@ def _ask(chosen: Runbook, where: Settings, given: RunbookOptions) -> None:
             "--yes", "is missing, and there is no terminal for confirmation", f"it writes {writes}; add --yes"
         )
     store = RunbookContext(where, given).where(EvidenceSource.LEASES)
-    say(f"{chosen.name} writes {writes} into {store}, and no other key")
+    print_note(f"{chosen.name} writes {writes} into {store}, and no other key")
     typer.confirm("Is that a test store?", abort=True, err=True)
 
 

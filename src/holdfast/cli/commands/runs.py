@@ -12,9 +12,9 @@ from holdfast.cli.commands.jobs import labels_of, payload_of
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Limit, OwnId, OwnTenant, Tenant
-from holdfast.cli.output.screen import cell, out, put_json, put_none, put_page, put_table, say
+from holdfast.cli.output.screen import cell, out, print_note, put_json, put_none, put_page, put_table
 from holdfast.cli.parse_time import duration_option
-from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
+from holdfast.cli.plane_options import Bus, Config, Database, Leases, on_plane, read_plane
 from holdfast.errors import BadInput
 from holdfast.types import duration_ns
 
@@ -70,7 +70,7 @@ def define(
         if json:
             put_json({"definition": as_document(workflow)})
         else:
-            say(f"{workflow.name} is valid: {len(workflow.steps)} steps, risk class {workflow.risk}")
+            print_note(f"{workflow.name} is valid: {len(workflow.steps)} steps, risk class {workflow.risk}")
         return Exit.OK
 
     async def work(components: Components, caller: Caller) -> Exit:
@@ -78,7 +78,7 @@ def define(
         if json:
             put_json({"new": new, **definition_dict(kept)})
         else:
-            say(f"{workflow.name} {'is now' if new else 'was already'} version {kept.workflow.version}")
+            print_note(f"{workflow.name} {'is now' if new else 'was already'} version {kept.workflow.version}")
         return Exit.OK
 
     return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
@@ -123,12 +123,12 @@ def workflows(
             put_json({"items": [workflow_line(each) for each in found]})
         elif not found:
             put_none("workflows")
-            say("store one: holdfast runs define FILE")
+            print_note("store one: holdfast runs define FILE")
         else:
             put_table(workflow_table(found))
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def start(
@@ -185,7 +185,7 @@ def start(
             put_json({"made": made, "run": run_dict(stored)})
         elif not json:
             told = f"{run.workflow.name} version {run.workflow.version} of {run.tenant}, {run.status}"
-            say(f"{'started' if made else 'existed already'}: {told}")
+            print_note(f"{'started' if made else 'existed already'}: {told}")
             out().print(cell(run.id, "bold"))  # alone on stdout, for scripts
         return await watch(components, caller, run.id, timeout=None, json=json) if follow else Exit.OK
 
@@ -217,7 +217,7 @@ def list_(
         put_page(page.items, following, run_line, table, what="runs", json=json)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def show(run: RunId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -237,7 +237,7 @@ def show(run: RunId, database: Database = None, config: Config = None, json: Jso
                 console.print(cell(f"{heading:<7}", "bold"), cell(short(as_json(value))), soft_wrap=True)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def follow(
@@ -256,7 +256,7 @@ def follow(
     async def work(components: Components, caller: Caller) -> Exit:
         return await watch(components, caller, run, timeout=timeout, json=json)
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def timeline(run: RunId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -274,7 +274,7 @@ def timeline(run: RunId, database: Database = None, config: Config = None, json:
             seen = (page[-1].version, page[-1].line)
         return Exit.OK
 
-    return look(work, config, database)
+    return read_plane(work, config, database)
 
 
 def cancel(
@@ -327,12 +327,12 @@ def rerun(
         try:
             stored, made = await components.flows.rerun(caller, run, keep=keep, idempotency_key=idempotency_key)
         except RunNotFinished as refused:
-            say(str(refused))
+            print_note(str(refused))
             return Exit.NO
         if json and not follow:
             put_json({"made": made, "run": run_dict(stored)})
         elif not json:
-            say(f"{'a new run' if made else 'an earlier rerun'} of {run}: {stored.run.status}")
+            print_note(f"{'a new run' if made else 'an earlier rerun'} of {run}: {stored.run.status}")
             out().print(cell(stored.run.id, "bold"))
         return await watch(components, caller, stored.run.id, timeout=None, json=json) if follow else Exit.OK
 

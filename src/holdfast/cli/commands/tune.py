@@ -14,7 +14,7 @@ from holdfast.cli.commands.audit import say_findings
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.options import Json
 from holdfast.cli.output import tuning
-from holdfast.cli.output.screen import put_json, say
+from holdfast.cli.output.screen import print_note, put_json
 from holdfast.cli.parse_time import WHEN, moment_ns
 from holdfast.cli.plane_options import Config, settings
 from holdfast.core.duration_text import parse_duration_ns
@@ -280,7 +280,7 @@ def _retries(
         if report.subject.family in contention and contention[report.subject.family].recorded
     ]
     if wanted and not found:
-        say("no busy attempt is recorded, so delays cannot be compared; audit.records = everything records them")
+        print_note("no busy attempt is recorded, so delays cannot be compared; audit.records = everything records them")
     return found
 
 

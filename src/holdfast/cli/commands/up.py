@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.output.screen import say
+from holdfast.cli.output.screen import print_note
 from holdfast.cli.plane_options import (
     Audit,
     Bus,
@@ -162,7 +162,7 @@ def _check(config: str | None, flags: dict[str, object], only: str | None, *, sa
         chosen = settings(config, **flags)
     except BadSettings as error:
         for problem in error.problems:
-            say(str(problem))
+            print_note(str(problem))
         return Exit.USAGE
     _code(chosen, _parts(only), only, sample=sample)
     show_settings(chosen, json=json)
@@ -175,7 +175,7 @@ def _prepare(config: str | None, database: str | None) -> int:
 
     chosen = database_settings(config, database)
     asyncio.run(make_tables(chosen))
-    say(f"the tables of {redacted(chosen.database_url)} are up to date")
+    print_note(f"the tables of {redacted(chosen.database_url)} are up to date")
     note_former_file(chosen)
     return Exit.OK
 
@@ -184,7 +184,7 @@ def _switch_bus(chosen: Settings) -> int:
     from holdfast.plane.process.components import note_bus
 
     before, after = asyncio.run(note_bus(chosen))
-    say(f"the plane uses {after}" + ("" if before in (None, after) else f"; until now {before}"))
+    print_note(f"the plane uses {after}" + ("" if before in (None, after) else f"; until now {before}"))
     return Exit.OK
 
 
@@ -193,7 +193,7 @@ def _switch_keys(chosen: Settings) -> int:
 
     before, after = asyncio.run(note_keys(chosen))
     until = "" if before in (None, after) else f"; until now {before}:"
-    say(f"the keys of the plane have the prefix {after}:{until}")
+    print_note(f"the keys of the plane have the prefix {after}:{until}")
     return Exit.OK
 
 

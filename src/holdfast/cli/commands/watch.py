@@ -210,24 +210,24 @@ class _TableView(_WatchView):
         """As many columns as fit; the most important ones in an incident go last."""
         width = self._live.console.width
         columns: dict[str, tuple[str, Callable[[Inspection], RenderableType]]] = {
-            "KEY": ("left", lambda look: cell(look.key, "bold")),
-            "OWNER": ("left", lambda look: cell(look.owner or "?")),
+            "KEY": ("left", lambda each: cell(each.key, "bold")),
+            "OWNER": ("left", lambda each: cell(each.owner or "?")),
             "SINCE": ("right", since),
-            "REMAINING": ("right", lambda look: seconds(look.remaining)),
+            "REMAINING": ("right", lambda each: seconds(each.remaining)),
             "": ("left", self._bar),
             "FENCE": ("right", fence),
-            "FAMILY": ("left", lambda look: cell(look.family or "?")),
-            "WAITERS": ("right", lambda look: cell(str(look.waiters), "yellow" if look.waiters else "dim")),
+            "FAMILY": ("left", lambda each: cell(each.family or "?")),
+            "WAITERS": ("right", lambda each: cell(str(each.waiters), "yellow" if each.waiters else "dim")),
         }
         shown = {heading: columns[heading] for heading in columns if width >= _NEEDS_WIDTH.get(heading, 0)}
         table = plain_table(*((heading, justify) for heading, (justify, _) in shown.items()))
-        for look in self._locks:
-            table.add_row(*(show(look) for _, show in shown.values()))
+        for each in self._locks:
+            table.add_row(*(show(each) for _, show in shown.values()))
         return table
 
-    def _bar(self, look: Inspection) -> ProgressBar:
+    def _bar(self, each: Inspection) -> ProgressBar:
         """The remaining time, relative to the maximum seen so far: the store does not keep the TTL."""
-        left = look.remaining or 0.0
-        longest = self._longest[look.key] = max(left, self._longest.get(look.key, 0.0), 0.001)
+        left = each.remaining or 0.0
+        longest = self._longest[each.key] = max(left, self._longest.get(each.key, 0.0), 0.001)
         style = "green" if left > longest / 3 else "yellow" if left > longest / 6 else "red"
         return ProgressBar(longest, left, width=_BAR, complete_style=style, finished_style="green")

@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Self, TextIO, TypeAlias
 
-from holdfast.flows.log import Trouble
+from holdfast.flows.log import OutageLog
 from holdfast.runtime.background_writer import BackgroundWriter
 
 ROOM: Final = 10_000
@@ -39,7 +39,7 @@ class OutputWriter:
         self._background_writer: BackgroundWriter[Act] = BackgroundWriter(
             f"holdfast-{stream}", self._written, lambda: None, room=ROOM, tick_s=60.0
         )
-        self._trouble = Trouble(
+        self._trouble = OutageLog(
             logging.getLogger("holdfast"),
             "standard output cannot be written; events are not shown there",
             "standard output can be written again",

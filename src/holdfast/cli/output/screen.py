@@ -47,9 +47,9 @@ def _width() -> int:
     return int(columns) if columns.isdecimal() and int(columns) > 0 else PLAIN_WIDTH
 
 
-def say(text: str) -> None:
+def print_note(text: str) -> None:
     """Print one line on stderr, with our name as prefix."""
-    put_line(said(text))
+    put_line(note_line(text))
 
 
 @contextlib.contextmanager
@@ -66,8 +66,8 @@ def named_in_errors(place: str) -> Iterator[None]:
         raise
 
 
-def said(text: str) -> str:
-    """The line that `say` writes."""
+def note_line(text: str) -> str:
+    """The line that `print_note` prints."""
     return f"holdfast: {printable(text)}"
 
 

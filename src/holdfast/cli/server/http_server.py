@@ -20,7 +20,7 @@ from holdfast.cli.server.request_timeout import TimedProtocol
 from holdfast.core.metric_reading import Reading
 from holdfast.core.strict_parsers import toml_of
 from holdfast.errors import BadInput
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.process.plane import Plane
 from holdfast.web.app import create_app
 from holdfast.web.middleware.auth import Access, TokenEntry, check_role
@@ -107,9 +107,9 @@ class TokenFile:
             Access(found)  # validates the entries against each other
         except BadInput as error:
             text = "the token file cannot be used; the previous tokens stay valid"
-            say(_log, logging.WARNING, text, problem=str(error))
+            log_event(_log, logging.WARNING, text, problem=str(error))
             return None
-        say(_log, logging.INFO, "the token file was read again", count=len(found))
+        log_event(_log, logging.INFO, "the token file was read again", count=len(found))
         return found
 
     def _signature(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import Misconfigured
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import Settings
 
@@ -67,4 +67,4 @@ def _send(sending: MetricPush, process_health: ProcessHealth, live: Iterable[Rea
     try:
         sending.send([*process_health.readings(), *process_health.served(), *live])
     except Exception as error:  # noqa: BLE001 - whatever it is, it must neither end the process nor what follows
-        say(_log, logging.ERROR, "the metrics to send could not be read", error)
+        log_event(_log, logging.ERROR, "the metrics to send could not be read", error)

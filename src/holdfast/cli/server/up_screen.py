@@ -24,7 +24,17 @@ from rich.text import Text
 from holdfast import __version__
 from holdfast.cli.output.async_writer import OutputWriter
 from holdfast.cli.output.jobs import state_cell
-from holdfast.cli.output.screen import cell, json_line, out, plain_table, printable, put_json, put_table, said, seconds
+from holdfast.cli.output.screen import (
+    cell,
+    json_line,
+    note_line,
+    out,
+    plain_table,
+    printable,
+    put_json,
+    put_table,
+    seconds,
+)
 from holdfast.cli.server.log_format import JobLogLine, chosen_format, job_lines
 from holdfast.errors import BackendError, Closed
 from holdfast.observe.logs import message_of
@@ -126,18 +136,18 @@ class UpScreen:
         health = plane.health()
         running = sum(each.detail.get("active", 0) for each in health)
         text = f"ending: no new work starts; {running} attempts have up to {seconds(self._settings.grace)} to finish"
-        self._say("draining", text, running=running, parts=[each.as_dict() for each in health])
+        self._print_event("draining", text, running=running, parts=[each.as_dict() for each in health])
 
     def hurrying(self) -> None:
         """It got a second signal."""
-        self._say("hurrying", "ending now: running work is stopped and released")
+        self._print_event("hurrying", "ending now: running work is stopped and released")
 
     def ended(self, *, finished: bool) -> None:
         """Everything is closed."""
         text = "ended; all started work is finished, and every lease is released"
         if not finished:
             text = "ended; some work was interrupted and released, for other processes or the next start"
-        self._say("ended", text, finished=finished)
+        self._print_event("ended", text, finished=finished)
 
     @contextmanager
     def shown(self, errors: OutputWriter) -> Iterator[None]:
@@ -152,12 +162,12 @@ class UpScreen:
 
     def _said_by_job(self, line: JobLogLine) -> None:
         text = line.text + (f" ({message_of(line.error)})" if line.error else "")
-        told = {name: line.about[name] for name in ("job", "attempt", "tenant", "topic")}
+        fields = {name: line.about[name] for name in ("job", "attempt", "tenant", "topic")}
         if self._json:
             more = {"traceback": trace} if (trace := line.trace) else {}
-            self._event("log", rare=line.rare, level=line.level.lower(), text=text, **told, **more)
+            self._event("log", rare=line.rare, level=line.level.lower(), text=text, **fields, **more)
         else:
-            self._tell_people(f"{told['job']}, attempt {told['attempt']}: {text}", *line.trace, rare=line.rare)
+            self._tell_people(f"{fields['job']}, attempt {fields['attempt']}: {text}", *line.trace, rare=line.rare)
 
     def _places(self) -> dict[str, str]:
         settings = self._settings
@@ -233,18 +243,18 @@ class UpScreen:
         self._count_again = loop.time() + 50 * (loop.time() - began)
         return self._counted
 
-    def _say(self, event: str, text: str, **told: Any) -> None:
+    def _print_event(self, event: str, text: str, **fields: Any) -> None:
         if self._json:
-            self._event(event, text=text, **told)
+            self._event(event, text=text, **fields)
         else:
             self._tell_people(text)
 
     def _tell_people(self, text: str, *more: str, rare: bool = True) -> None:
         if self._errors is not None:
-            self._errors.line("\n  ".join((said(text), *map(printable, more))), rare=rare)
+            self._errors.line("\n  ".join((note_line(text), *map(printable, more))), rare=rare)
 
-    def _event(self, event: str, *, rare: bool = True, **told: Any) -> None:
-        self._out.line(json_line({"event": event, **told}), rare=rare)
+    def _event(self, event: str, *, rare: bool = True, **fields: Any) -> None:
+        self._out.line(json_line({"event": event, **fields}), rare=rare)
 
     def _gap(self, dropped: int) -> str:
         text = f"{dropped} lines were dropped, because standard output was not read"
@@ -259,11 +269,11 @@ def show_settings(settings: Settings, *, json: bool) -> None:
         put_json({"file": settings.file, "settings": shown, "takeover": [each._asdict() for each in bounds]})
         return
     table = plain_table(("SETTING", "left"), ("VALUE", "left"), ("FROM", "left"))
-    for name, told in shown.items():
-        value = told["value"]
+    for name, fields in shown.items():
+        value = fields["value"]
         text = "-" if value in (None, []) else ", ".join(value) if isinstance(value, list) else f"{value}"
-        given = told["from"] != "default"
-        table.add_row(cell(name, "bold"), cell(text), cell(told["from"], "green" if given else "dim"))
+        given = fields["from"] != "default"
+        table.add_row(cell(name, "bold"), cell(text), cell(fields["from"], "green" if given else "dim"))
     put_table(table)
     print()
     table = plain_table(("TAKEOVER OF", "left"), ("WITHIN", "right"), ("BECAUSE", "left"))

@@ -27,7 +27,7 @@ from holdfast.plane.db.ports import Audit
 from holdfast.plane.fleet.registry import check_free
 from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.audit_ledger import plane_ledger
-from holdfast.plane.process.components import TABLES, Components, opened
+from holdfast.plane.process.components import TABLES, Components, open_components
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import PartHealth, State, WorkerPart, worker_of, writes_needed
 from holdfast.plane.process.register_workflows import keep_workflows
@@ -94,7 +94,9 @@ class WorkerProcess:
             loop.add_signal_handler(number, signalled, number)
         async with AsyncExitStack() as outer:
             stack = await outer.enter_async_context(AsyncExitStack())  # closed earlier if the schema is newer
-            how = opened(self._settings, service_name=self._app.name, works=True, prepares=False, audit=audit)
+            how = open_components(
+                self._settings, service_name=self._app.name, works=True, prepare_now=False, audit=audit
+            )
             components = await stack.enter_async_context(how)
             worker = worker_of(components, self._app, self._name)
             writes = writes_needed(self._settings, (WorkerPart.name,))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.cli.output.screen import put_line, said
+from holdfast.cli.output.screen import note_line, put_line
 from holdfast.core.history.events import EventKind, Record
 
 AGAIN_S = 60.0
@@ -41,7 +41,7 @@ class Reporter:
         if self._json:
             self._put(json.dumps({"event": event, "text": text, **fields}, ensure_ascii=False))
         elif not quiet:
-            self._put(said(text))
+            self._put(note_line(text))
 
     @contextmanager
     def through(self, put: Callable[[str], None]) -> Iterator[None]:

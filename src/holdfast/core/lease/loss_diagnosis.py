@@ -108,30 +108,30 @@ def cause(reason: str | None, known: Mapping[str, Any]) -> str:
 
 def sentences(reason: str | None, known: Mapping[str, Any]) -> list[str]:
     """The facts as sentences, most important first."""
-    said = [cause(reason, known)]
+    causes = [cause(reason, known)]
     if "unrenewed_ns" in known:
-        said.append(
+        causes.append(
             f"held for {_seconds(known.get('held_ns', 0))}; last confirmed {_seconds(known['unrenewed_ns'])} before, "
             f"of at most {_seconds(known.get('allowed_ns', 0))} (TTL {_seconds(known.get('ttl_ns', 0))})"
         )
     late = _number(known, "unrenewed_ns") - _number(known, "allowed_ns")
     if reason in {LossReason.EXPIRED, LossReason.UNCONFIRMED} and late > NOISE_NS:
-        said.append(f"noticed {_seconds(late)} after the deadline: the process did not run when it came")
+        causes.append(f"noticed {_seconds(late)} after the deadline: the process did not run when it came")
     if "renewals" in known:
-        said.append(_attempts(known))
-    said += _kept_from_running(known)
+        causes.append(_attempts(known))
+    causes += _kept_from_running(known)
     if _number(known, "keeper_lag_ns") > NOISE_NS:
-        said.append(f"the keeper was {_seconds(known['keeper_lag_ns'])} behind")
+        causes.append(f"the keeper was {_seconds(known['keeper_lag_ns'])} behind")
     if "store_error" in known and _number(known, "store_error_ago_ns") <= _number(known, "held_ns"):
-        said.append(
+        causes.append(
             f"the store's last error, {_seconds(known.get('store_error_ago_ns'))} before: {known['store_error']}"
         )
     if known.get("breaker_open"):
-        said.append("the store was taken to be down")
+        causes.append("the store was taken to be down")
     stepped = _number(known, "stepped_ns")
     if stepped < -NOISE_NS:
-        said.append(f"the wall clock was set back by {_seconds(-stepped)}; times of this process are that far off")
-    return said
+        causes.append(f"the wall clock was set back by {_seconds(-stepped)}; times of this process are that far off")
+    return causes
 
 
 def _pause(known: Mapping[str, Any]) -> str:
@@ -145,14 +145,14 @@ def _pause(known: Mapping[str, Any]) -> str:
 
 
 def _kept_from_running(known: Mapping[str, Any]) -> list[str]:
-    said = []
+    causes = []
     if _number(known, "starved_ns") > NOISE_NS:
-        said.append(f"threads of the process woke up to {_seconds(known['starved_ns'])} late")
+        causes.append(f"threads of the process woke up to {_seconds(known['starved_ns'])} late")
     if _number(known, "collection_ns") > NOISE_NS:
-        said.append(f"the longest garbage collection since took {_seconds(known['collection_ns'])}")
+        causes.append(f"the longest garbage collection since took {_seconds(known['collection_ns'])}")
     if _number(known, "loop_lag_ns") > NOISE_NS:
-        said.append(f"the event loop was blocked for {_seconds(known['loop_lag_ns'])} or more")
-    return said
+        causes.append(f"the event loop was blocked for {_seconds(known['loop_lag_ns'])} or more")
+    return causes
 
 
 def _attempts(known: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 
@@ -167,7 +167,7 @@ class DrillPlane:
         asyncio.run(self._submit(number, takes))
 
     async def _submit(self, number: int, takes: float) -> None:
-        async with opened(self.settings, service_name="drill") as components:
+        async with open_components(self.settings, service_name="drill") as components:
             wanted = [self._wanted(takes) for _ in range(number)]
             for answer in await components.service.submit_many(Caller("drill"), wanted):
                 if isinstance(answer, Exception):
@@ -311,7 +311,7 @@ class SubmitLoad:
             self._trouble.append(error)
 
     async def _submit(self) -> None:
-        async with opened(self._plane.settings, service_name="drill") as components:
+        async with open_components(self._plane.settings, service_name="drill") as components:
             while not self._stop.is_set():
                 await components.service.submit(Caller("drill"), self._plane._wanted(self._takes))  # noqa: SLF001 - its own
                 await asyncio.sleep(_PACE_S)

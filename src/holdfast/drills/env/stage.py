@@ -55,11 +55,11 @@ class DrillHarness:
     """The environment in which the scenes of one drill run."""
 
     def __init__(
-        self, plan: DrillPlan, way: StoreLink, directory: Path, tell: ProgressCallback, limit_s: float
+        self, plan: DrillPlan, way: StoreLink, directory: Path, report: ProgressCallback, limit_s: float
     ) -> None:
         self.plan = plan
         self.way = way
-        self.tell = tell
+        self.report = report
         self.directory = directory
         self.scenes: list[SceneRecord] = []
         self.cannot: list[str] = []
@@ -91,7 +91,7 @@ class DrillHarness:
         place.mkdir()
         scene = SceneRecord(title, done, guard)
         self.scenes.append(scene)
-        self.tell(title, done)
+        self.report(title, done)
         said = {
             "url": self.way.url if url is None else url,
             "scene": str(place),
@@ -108,7 +108,7 @@ class DrillHarness:
                 try:
                     yield setting
                 except Stalled as stalled:
-                    self.tell(title, str(stalled), good=False)
+                    self.report(title, str(stalled), good=False)
                     scene.claims.append(DrillClaim("the scene runs to its end", kept=False, seen=str(stalled)))
                 finally:
                     self.way.mend()
@@ -161,9 +161,9 @@ class SceneHarness:
         self._version += 1
         return self._version
 
-    def tell(self, text: str, *, good: bool | None = None) -> None:
+    def report(self, text: str, *, good: bool | None = None) -> None:
         """Report progress."""
-        self.stage.tell(self.scene.title, text, good=good)
+        self.stage.report(self.scene.title, text, good=good)
 
     def ask(self, actor: WorkerHandle, do: str, answer: str, **fields: Any) -> Any:
         """Send a command to a worker, and wait for the fields of its answer."""
@@ -190,7 +190,7 @@ class SceneHarness:
         for _ in range(_ROUNDS_MAX):
             if act():
                 return
-            self.tell("a lease was lost because this machine was too slow; trying again")
+            self.report("a lease was lost because this machine was too slow; trying again")
         raise Stalled(f"this machine is too slow for leases of {self.stage.plan.ttl_s:g} s; use a longer --ttl")
 
     def freeze(self, actor: WorkerHandle) -> int:
@@ -230,7 +230,7 @@ class SceneHarness:
         """Record a condition that must hold."""
         self.scene.claims.append(DrillClaim(text, kept, seen))
         if not kept:
-            self.tell(f"{text}: {seen}", good=False)
+            self.report(f"{text}: {seen}", good=False)
 
     def until(self, condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
         """Wait until the condition holds; `Stalled` if it never does."""

@@ -75,7 +75,7 @@ def play_forward(stage: DrillHarness, guard: Guard, library: Path) -> None:
         ada, ben = it.crew.enter("ada", "ben")
         for number, seconds in enumerate(JUMPS):
             it.played(partial(_forward, it, clocks, key, (ada, ben), seconds, between=number % 2 == 1))
-        balance = it.account.look(key).balance
+        balance = it.account.inspect(key).balance
         it.scene.figures += [
             ReportFigure("additions acknowledged", str(it.acknowledged)),
             ReportFigure("balance at the end", str(balance), "each addition is 1"),
@@ -104,7 +104,7 @@ def _forward(
     at_ns = it.moment(told_jump(seconds), clocks.jump(seconds))
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover(f"a lease that ended with a jump of {told_jump(seconds)}", at_ns, granted.at_ns)
-    it.tell(f"the server's clock jumped {told_jump(seconds)}; ben got ada's lock after {took.took_ns / NS:.2f} s")
+    it.report(f"the server's clock jumped {told_jump(seconds)}; ben got ada's lock after {took.took_ns / NS:.2f} s")
     rises(it, old, granted.fields["fence"], "the fence rises with the clock")
     return overtake(it, ada, ben, between=between)
 
@@ -123,7 +123,7 @@ def play_back(stage: DrillHarness, library: Path) -> None:
         [ben] = it.crew.enter("ben")
         for seconds in JUMPS:
             it.played(partial(_back, it, clocks, key, ben, seconds))
-        balance = it.account.look(key).balance
+        balance = it.account.inspect(key).balance
         seen = f"{it.acknowledged} acknowledged, balance {balance}"
         it.claim("nothing acknowledged is lost", balance == it.acknowledged, seen)
 
@@ -153,12 +153,12 @@ def _back(it: SceneHarness, clocks: Clockwork, key: str, ben: WorkerHandle, seco
     it.scene.figures.append(
         ReportFigure(f"{told_jump(-seconds)}: a dead holder's lock is kept for", f"{kept_s:.0f} s", note)
     )
-    it.tell(f"ada died, and the clock jumped {told_jump(-seconds)}: her lock is kept for {kept_s:.0f} s")
+    it.report(f"ada died, and the clock jumped {told_jump(-seconds)}: her lock is kept for {kept_s:.0f} s")
     at_ns, what = _put_right(it, clocks, key, seconds)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     it.span(FaultKind.DOWN, ada.name, died_ns, granted.at_ns)
     took = it.takeover(what, at_ns, granted.at_ns)
-    it.tell(f"{what}: ben has the lock after {took.took_ns / NS:.2f} s", good=took.in_time)
+    it.report(f"{what}: ben has the lock after {took.took_ns / NS:.2f} s", good=took.in_time)
     rises(it, old, granted.fields["fence"], "the fence rises though the clock went back")
     it.ask(ben, "read", "read")
     it.breathe()

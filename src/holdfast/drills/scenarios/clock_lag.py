@@ -66,7 +66,7 @@ def _set_back_alone(it: SceneHarness, pair: RedisPair, moved: MovedClocks) -> No
     twice = len(lost & again)
     text = "no fence is issued twice, though neither side knows how much time has passed"
     it.claim(text, twice == 0, f"{len(lost)} before and {len(again)} after, {twice} the same")
-    it.tell(f"{LOCKS} locks granted before the failover and after it: {twice} fences are the same", good=twice == 0)
+    it.report(f"{LOCKS} locks granted before the failover and after it: {twice} fences are the same", good=twice == 0)
     it.scene.figures.append(ReportFigure("fences issued twice", str(twice)))
 
 

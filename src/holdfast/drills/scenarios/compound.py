@@ -36,12 +36,12 @@ def play(stage: DrillHarness, guard: Guard) -> None:
         it.wait(stage.plan.ttl_s * 1.1)
         standing = it.ask(ada, "standing", "standing")
         it.claim("a lease that cannot be renewed is abandoned", not standing["held"], f"reason: {standing['reason']}")
-        it.tell(f"ada's renewals failed and her lease is lost ({standing['reason']})", good=not standing["held"])
+        it.report(f"ada's renewals failed and her lease is lost ({standing['reason']})", good=not standing["held"])
         mended_ns = _mend(it, since_ns)
         ben.order("take", key=key)
         granted = it.crew.next("granted", ben, stage.plan.slo_seconds + LIMIT_S)
         took = it.takeover("a lease that expired while the store was unreachable", mended_ns, granted.at_ns)
-        it.tell(f"the store is back; ben has the lock after {took.took_ns / NS:.2f} s", good=took.in_time)
+        it.report(f"the store is back; ben has the lock after {took.took_ns / NS:.2f} s", good=took.in_time)
         it.ask(ben, "read", "read")
         it.breathe()
         _insist(it, key, ada, granted.fields["fence"])
@@ -49,7 +49,7 @@ def play(stage: DrillHarness, guard: Guard) -> None:
         written = it.write(ben)
         it.breathe()
         late = it.write(ada, deaf=True)
-        it.tell(f"ada wrote late: {'accepted' if late else 'refused'}", good=None if late else True)
+        it.report(f"ada wrote late: {'accepted' if late else 'refused'}", good=None if late else True)
         held = it.ask(ben, "standing", "standing")["held"]
         it.claim("the current owner can write", written or not held, "accepted" if written else "refused")
         it.breathe()
@@ -64,7 +64,7 @@ def play(stage: DrillHarness, guard: Guard) -> None:
 
 def _cut(it: SceneHarness) -> int:
     it.stage.way.cut()
-    it.tell("the store no longer answers")
+    it.report("the store no longer answers")
     return time.time_ns()
 
 
@@ -81,9 +81,9 @@ def _insist(it: SceneHarness, key: str, ada: WorkerHandle, fence: int) -> None:
     renewal = it.crew.next("renewal", ada).fields["accepted"]
     release = it.crew.next("release", ada).fields["accepted"]
     with it.stage.locks() as locks:
-        look = locks.inspect(key)
-    still = look.held and look.fence == fence
-    it.tell("ada's stale renewal and release: refused; ben still has the lock", good=not renewal and still)
+        found = locks.inspect(key)
+    still = found.held and found.fence == fence
+    it.report("ada's stale renewal and release: refused; ben still has the lock", good=not renewal and still)
     it.claim("a stale renewal is refused", not renewal, "accepted" if renewal else "refused: lock not owned")
     it.claim("a stale release is refused", not release, "accepted" if release else "refused: lock not owned")
-    it.claim("a stale release frees no other owner's lock", still, "still ben's" if still else f"held: {look.held}")
+    it.claim("a stale release frees no other owner's lock", still, "still ben's" if still else f"held: {found.held}")

@@ -33,7 +33,7 @@ def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
             ada, ben = it.crew.enter("ada", "ben")
             for number in range(rounds):
                 it.played(partial(lose_primary, it, pair, key, ada, ben, between=number % 2 == 1))
-            balance = it.account.look(key).balance
+            balance = it.account.inspect(key).balance
             it.scene.figures += [
                 ReportFigure("primaries lost", str(len(it.scene.moments))),
                 ReportFigure("additions acknowledged", str(it.acknowledged)),
@@ -57,7 +57,7 @@ def lose_primary(
     ben.order("take", key=key)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover("a lost primary", died_ns, granted.at_ns)
-    it.tell(f"the primary is lost, and the grant with it; ben got the lock after {took.took_ns / NS:.2f} s")
+    it.report(f"the primary is lost, and the grant with it; ben got the lock after {took.took_ns / NS:.2f} s")
     rises(it, old, granted.fields["fence"], "the new primary's fence is above the lost one")
     played = overtake(it, ada, ben, between=between)
     pair.recruit()
@@ -93,7 +93,7 @@ def rises(it: SceneHarness, old: int, new: int, text: str) -> None:
     by = f"{above / 1e6:.3f} s of the clock" if above >= 1000 else f"{above}, as the clock is behind"
     seen = "it is" if above > 0 else f"it is not: {old} and then {new}"
     it.scene.claims.append(DrillClaim(text, above > 0, seen))
-    it.tell(f"the second fence is above the first, by {by}" if above > 0 else f"{text}: {seen}", good=above > 0)
+    it.report(f"the second fence is above the first, by {by}" if above > 0 else f"{text}: {seen}", good=above > 0)
 
 
 def told(it: SceneHarness, actor: WorkerHandle) -> None:
@@ -107,4 +107,4 @@ def told(it: SceneHarness, actor: WorkerHandle) -> None:
 def say_late(it: SceneHarness, late: bool, moment: str) -> None:
     """Report the result of the late write."""
     good = None if late and it.scene.guard is not Guard.ON else not late
-    it.tell(f"ada wrote {moment}: {'accepted' if late else 'refused'}", good=good)
+    it.report(f"ada wrote {moment}: {'accepted' if late else 'refused'}", good=good)

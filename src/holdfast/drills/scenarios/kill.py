@@ -27,7 +27,7 @@ def play(stage: DrillHarness, rounds: int) -> None:
         names = (f"ada-{number}" for number in count(1))
         for number in range(rounds):
             it.played(partial(_round, it, key, names, ben, number % len(MOMENTS)))
-        balance = it.account.look(key).balance
+        balance = it.account.inspect(key).balance
         it.scene.figures += [
             ReportFigure("holders killed", str(rounds)),
             ReportFigure("additions acknowledged", str(it.acknowledged)),
@@ -54,7 +54,7 @@ def _round(it: SceneHarness, key: str, names: Iterator[str], ben: WorkerHandle, 
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover(f"a holder killed {MOMENTS[moment]}", died_ns, granted.at_ns)
     it.span(FaultKind.DOWN, ada.name, died_ns, granted.at_ns)
-    it.tell(f"{ada.name} killed {MOMENTS[moment]}; ben took over after {took.took_ns / NS:.2f} s", good=took.in_time)
+    it.report(f"{ada.name} killed {MOMENTS[moment]}; ben took over after {took.took_ns / NS:.2f} s", good=took.in_time)
     it.ask(ben, "read", "read")
     it.breathe()
     written = it.write(ben)

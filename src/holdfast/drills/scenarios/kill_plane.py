@@ -32,7 +32,7 @@ def play(stage: DrillHarness) -> None:
         with DrillPlane(it, times) as plane:
             parts = [plane.scheduler(), plane.scheduler(), plane.worker(), plane.worker()]
             plane.wait_ready(*parts)
-            it.tell("the plane is ready")
+            it.report("the plane is ready")
             plane.close_gate()
             plane.submit(JOBS, TAKES_S)
             victim = _busiest(it, plane)
@@ -40,7 +40,7 @@ def play(stage: DrillHarness) -> None:
             plane.schedulers[0].kill()
             running = plane.running_on(victim)
             plane.open_gate()
-            it.tell(f"killed a scheduler, and a worker with {len(running)} jobs in flight")
+            it.report(f"killed a scheduler, and a worker with {len(running)} jobs in flight")
             it.until(plane.all_over, "every job to end", END_S + 2 * _longest(plane.settings))
             attempts, jobs, tally = plane.attempts(), plane.jobs(), plane.tally()
         promised = next(each.seconds for each in takeovers(plane.settings) if each.what == _RUNNING)
@@ -49,7 +49,7 @@ def play(stage: DrillHarness) -> None:
         it.scene.claims += whole(plane.submitted, shown(jobs), [job.ends for job in jobs], tally)
         last_ns = max((each.to_ns for each in it.scene.takeovers), default=died_ns)
         it.span(FaultKind.DOWN, victim.name, died_ns, last_ns)
-        it.tell(
+        it.report(
             f"all {len(jobs)} jobs ended; the last was taken over after {(last_ns - died_ns) / NS:.2f} s", good=True
         )
         it.scene.figures += [

@@ -38,7 +38,7 @@ def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
         ada, ben = it.crew.enter("ada", "ben")
         for number in range(rounds):
             it.played(partial(round_of, it, key, ada, ben, between=number % 2 == 1))
-        balance = it.account.look(key).balance
+        balance = it.account.inspect(key).balance
         it.scene.figures += [
             ReportFigure("additions acknowledged", str(it.acknowledged)),
             ReportFigure("balance at the end", str(balance), "each addition is 1"),
@@ -57,7 +57,7 @@ def round_of(it: SceneHarness, key: str, ada: WorkerHandle, ben: WorkerHandle, *
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover("a stopped holder", since_ns, granted.at_ns)
     fences = f"ada stopped with fence {_short(old)}; ben got fence {_short(granted.fields['fence'])}"
-    it.tell(f"{fences} after {took.took_ns / NS:.2f} s")
+    it.report(f"{fences} after {took.took_ns / NS:.2f} s")
     it.ask(ben, "read", "read")
     it.breathe()
     written = False
@@ -82,7 +82,7 @@ def _ended(it: SceneHarness, ada: WorkerHandle, ben: WorkerHandle, *, written: b
         return False
     moment = "between ben's read and his write" if between else "after ben's write"
     good = None if late and it.scene.guard is not Guard.ON else not late
-    it.tell(f"ada woke up and wrote {moment}: {'accepted' if late else 'refused'}", good=good)
+    it.report(f"ada woke up and wrote {moment}: {'accepted' if late else 'refused'}", good=good)
     it.claim("the current owner can write", written, f"ben's write was {'accepted' if written else 'refused'}")
     it.claim("a late owner notices", not standing["held"], f"her lease: {standing['reason'] or 'held'}")
     return True

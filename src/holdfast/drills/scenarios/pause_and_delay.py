@@ -30,7 +30,7 @@ def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
         key, other = it.key("account"), it.key("other")
         since_ns = time.time_ns()
         stage.way.delay(delay_s)
-        it.tell(f"the network is slow now: {delay_s * 1000:g} ms each way")
+        it.report(f"the network is slow now: {delay_s * 1000:g} ms each way")
         for number, adder in enumerate((cleo, dan)):
             adder.order("add", key=other, first=1 + number, step=2, think=THINK_S)
         for number in range(rounds):
@@ -41,7 +41,7 @@ def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
         acknowledged = it.acknowledged + sum(_end(it, adder) for adder in (cleo, dan))
         stage.way.delay(0.0)
         it.span(FaultKind.DELAY, "", since_ns, time.time_ns())
-        balance, others = it.account.look(key).balance, it.account.look(other).balance
+        balance, others = it.account.inspect(key).balance, it.account.inspect(other).balance
         it.scene.figures += [
             ReportFigure("additions acknowledged", str(acknowledged)),
             ReportFigure("balances at the end", str(balance + others), "each addition is 1"),

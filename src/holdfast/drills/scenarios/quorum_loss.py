@@ -66,7 +66,7 @@ def _replace_all(it: SceneHarness, nodes: QuorumServers, key: str, actors: tuple
     if not held or not written:
         it.ask(ben, "release", "released")
         return False
-    it.tell(f"all {NODES} nodes were replaced, and ada's lease is on every one of them", good=True)
+    it.report(f"all {NODES} nodes were replaced, and ada's lease is on every one of them", good=True)
     it.claim("a lease outlives every node, one after the other", held, "ada still held it, and wrote")
     rises(it, old, granted, "the next fence is above the first, whose servers are all gone")
     it.ask(ben, "read", "read")
@@ -76,7 +76,7 @@ def _replace_all(it: SceneHarness, nodes: QuorumServers, key: str, actors: tuple
     it.scene.figures += [
         ReportFigure("nodes replaced", str(NODES)),
         ReportFigure("additions acknowledged", str(it.acknowledged)),
-        ReportFigure("balance at the end", str(it.account.look(key).balance), "each addition is 1"),
+        ReportFigure("balance at the end", str(it.account.inspect(key).balance), "each addition is 1"),
     ]
     return True
 
@@ -114,7 +114,7 @@ def play_forgotten(stage: DrillHarness, guard: Guard, rounds: int) -> None:
             it.scene.figures += [
                 ReportFigure("nodes that forgot", str(len(it.scene.moments))),
                 ReportFigure("additions acknowledged", str(it.acknowledged)),
-                ReportFigure("balance at the end", str(it.account.look(key).balance), "each addition is 1"),
+                ReportFigure("balance at the end", str(it.account.inspect(key).balance), "each addition is 1"),
             ]
 
 
@@ -143,6 +143,6 @@ def _forget(
     ben.order("take", key=key)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover("a node that forgot", died_ns, granted.at_ns)
-    it.tell(f"node 3 has forgotten ada; ben got the lock from nodes 1 and 3 after {took.took_ns / NS:.2f} s")
+    it.report(f"node 3 has forgotten ada; ben got the lock from nodes 1 and 3 after {took.took_ns / NS:.2f} s")
     rises(it, old, granted.fields["fence"], "the new majority's fence is above the old one's")
     return overtake(it, ada, ben, between=between)

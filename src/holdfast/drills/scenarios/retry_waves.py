@@ -135,7 +135,7 @@ def _contend(it: SceneHarness, name: str, threads: int, limit_s: float, seed: in
     it.claim("every contender gets the lock", unserved == 0, f"{len(waits)} served, {unserved} not")
     it.scene.figures += _shown(waits, busy)
     it.scene.curves.append(curve(name, busy, began_ns, time.time_ns(), BUCKET_NS))
-    it.tell(", ".join(f"{each.name} {each.value}" for each in it.scene.figures))
+    it.report(", ".join(f"{each.name} {each.value}" for each in it.scene.figures))
 
 
 def _shown(waits: Sequence[int], busy: Sequence[int]) -> list[ReportFigure]:

@@ -28,7 +28,7 @@ def play(stage: DrillHarness, rounds: int) -> None:
         with DrillPlane(it, {}) as plane:
             began_ns = time.time_ns()
             plane.wait_ready(plane.scheduler(), plane.scheduler(), plane.worker(), plane.worker())
-            it.tell("the plane is ready")
+            it.report("the plane is ready")
             with plane.load(TAKES_S):
                 it.until(lambda: plane.tally().effects >= _BEFORE, "the first jobs to finish")
                 for _ in range(rounds):
@@ -60,4 +60,4 @@ def _replace(it: SceneHarness, plane: DrillPlane, old: DrillPlaneProcess) -> Non
     it.until(lambda: not old.alive, f"{old.name} to end", plane.settings.grace + _END_S)
     it.span(FaultKind.RESTART, old.name, since_ns, time.time_ns())
     it.claim(f"{old.name} ends normally", old.code == 0, f"exit code {old.code}")
-    it.tell(f"{old.name} is replaced by {new.name}", good=old.code == 0)
+    it.report(f"{old.name} is replaced by {new.name}", good=old.code == 0)

@@ -130,7 +130,7 @@ def play(stage: DrillHarness, seconds: float, drill: Callable[[str], Drill]) -> 
         try:
             _rounds(stage, end, tally, drill)
         except KeyboardInterrupt:
-            stage.tell(TITLE, "ended early; this is the verdict so far")
+            stage.report(TITLE, "ended early; this is the verdict so far")
             stage.cannot.append(f"the rest of {seconds:g} s: it was ended early")
     rounds.claims += tally.claims()
     rounds.figures += tally.figures()
@@ -163,23 +163,23 @@ def _played(stage: DrillHarness, piece: Piece, tally: SoakTally, drill: Drill) -
         keys=KEYS if piece.drill == "storm" else None,
     )
 
-    def tell(scene: str, text: str, *, good: bool | None = None) -> None:
+    def report(scene: str, text: str, *, good: bool | None = None) -> None:
         if good is False:
-            stage.tell(TITLE, f"{name}, {scene}: {text}", good=False)
+            stage.report(TITLE, f"{name}, {scene}: {text}", good=False)
 
     try:
-        verdict = run(drill, plan, tell, f"holdfast drill {piece.drill}")
+        verdict = run(drill, plan, report, f"holdfast drill {piece.drill}")
     except Misconfigured as missing:
         stage.cannot.append(f"{name}: {missing}")
         return False
     except HoldfastError as error:
         tally.failed[name] += 1
         tally.fail(name, f"round {tally.rounds}: {error}")
-        stage.tell(TITLE, f"{name}: {error}", good=False)
+        stage.report(TITLE, f"{name}: {error}", good=False)
         return True
     tally.add(name, verdict)
     told = f"round {tally.rounds}: {name} {'passed' if verdict.passed else 'FAILED'} in {verdict.took_s:.0f} s"
-    stage.tell(TITLE, told, good=verdict.passed)
+    stage.report(TITLE, told, good=verdict.passed)
     return True
 
 
@@ -213,7 +213,7 @@ def _moved_in(
     try:
         [actor] = it.crew.enter("resident")
     except Stalled as stalled:
-        stage.tell(it.scene.title, str(stalled), good=False)
+        stage.report(it.scene.title, str(stalled), good=False)
         it.claim("the resident starts", kept=False, seen=str(stalled))
         return None
     pace, every = max(PACE_S, seconds / DEEDS_MAX), min(60.0, max(0.2, seconds / SAMPLES))
@@ -239,7 +239,7 @@ def _moved_out(it: SceneHarness, actor: WorkerHandle, faults: int) -> None:
         it.stage.cannot.append(f"whether the {it.scene.title} is flat: too short for {ENOUGH} samples after warm-up")
     for claim in found:
         it.claim(*claim)
-    written = it.account.look(it.key("work")).balance
+    written = it.account.inspect(it.key("work")).balance
     counted = told["counts"].get("writes", 0)
     it.claim("acknowledged writes exist", written == counted, f"{counted:,} acknowledged, {written:,} exist")
 

@@ -65,7 +65,7 @@ class Resident:
             tasks = [asyncio.create_task(self._again(each)) for each in (*deeds, self._haste, self._change_of_mind)]
             tasks += [asyncio.create_task(self._keep()), asyncio.create_task(asyncio.to_thread(self._block))]
             while not self._stop.is_set():
-                self._samples.look(settled=True)
+                self._samples.sample(settled=True)
                 await asyncio.sleep(self._every)
             await asyncio.gather(*tasks)
             counts, statistics = dict(self._counts), self._locks.statistics()

@@ -57,7 +57,7 @@ def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
                 told(it, ada)
             if guard is Guard.ON:
                 _compare(it, pair, new)
-            balance = it.account.look(key).balance
+            balance = it.account.inspect(key).balance
             it.scene.figures += [
                 ReportFigure("additions acknowledged", str(it.acknowledged)),
                 ReportFigure("balance at the end", str(balance), "each addition is 1"),
@@ -79,7 +79,7 @@ def _round(
         return False
     second.order("take", key=key)
     high = it.crew.next("granted", second, it.stage.plan.slo_seconds + LIMIT_S).fields["fence"]
-    it.tell(f"both sides have granted the lock: first to {first.name}, then to {second.name}")
+    it.report(f"both sides have granted the lock: first to {first.name}, then to {second.name}")
     rises(it, low, high, "the side that grants later issues the higher fence")
     it.ask(second, "read", "read")
     it.breathe()
@@ -96,7 +96,7 @@ def _round(
     it.claim("both sides hold the lock at the same time", all(held), "both leases were valid, each on its side")
     it.claim("the higher fence is accepted", written, f"{second.name}'s write: {_became(written)}")
     good = None if late and it.scene.guard is not Guard.ON else not late
-    it.tell(f"{first.name} wrote last, with the lower fence: {_became(late)}", good=good)
+    it.report(f"{first.name} wrote last, with the lower fence: {_became(late)}", good=good)
     return True
 
 
@@ -140,7 +140,7 @@ def _compare(it: SceneHarness, pair: RedisPair, new: FaultProxy) -> None:
     it.scene.figures.append(ReportFigure("locks that both sides granted", str(len(both))))
     note = "of one lock, from both sides; two grants in the same microsecond would have the same fence"
     it.scene.figures.append(ReportFigure("equal fences", str(equal), note))
-    it.tell(f"{len(both)} locks granted by both sides concurrently: {equal} with the same fence", good=equal == 0)
+    it.report(f"{len(both)} locks granted by both sides concurrently: {equal} with the same fence", good=equal == 0)
 
 
 def play_bounded(stage: DrillHarness) -> None:
@@ -175,11 +175,11 @@ def _bounded(
     ben.order("take", key=key)
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover("a primary that was cut off", cut_ns, granted.at_ns)
-    it.tell(f"ben has the lock on the new side after {took.took_ns / NS:.2f} s")
+    it.report(f"ben has the lock on the new side after {took.took_ns / NS:.2f} s")
     rises(it, low, granted.fields["fence"], "the side that grants later issues the higher fence")
     it.until(lambda: not _grants(it, pair.primary.url), "the old primary to stop", STOPS_S)
     stopped_s = (it.moment("old side stops") - cut_ns) / NS
-    it.tell(f"the old primary stopped granting {stopped_s:.1f} s after the cut", good=True)
+    it.report(f"the old primary stopped granting {stopped_s:.1f} s after the cut", good=True)
     it.claim("a primary without a replica stops granting", kept=True, seen=f"within {STOPS_S:g} s")
     told(it, ada)
     lost_s = (time.time_ns() - cut_ns) / NS

@@ -69,19 +69,19 @@ def _wait_for_one(it: SceneHarness, waiters: int, *, fair: bool) -> None:
             actor.order("queue_waiters", key=key, waiters=waiters // PROCESSES, **words)
         for actor in crew:
             it.crew.next("queued", actor, stage.left_s)
-        it.tell(f"all {waiters:,} waiters are queued; the lock is released")
+        it.report(f"all {waiters:,} waiters are queued; the lock is released")
     found = [waiter_report_of(actor.name, _followed(it, actor, "waiters_done", crew)) for actor in crew]
-    for claim in judge_waits(found, waiters, it.account.look(key).balance, fair=fair):
+    for claim in judge_waits(found, waiters, it.account.inspect(key).balance, fair=fair):
         it.claim(*claim)
     it.scene.figures += wait_figures(found)
     it.scene.plots += [wait_plot(found), memory_plot(found)]
-    it.tell(", ".join(f"{each.name} {each.value}" for each in it.scene.figures), good=True)
+    it.report(", ".join(f"{each.name} {each.value}" for each in it.scene.figures), good=True)
 
 
 def _hold_many(it: SceneHarness, keys: int) -> None:
     stage = it.stage
     ttl = max(_TTLS * stage.plan.ttl_s, 3.0 * keys / RENEWALS_A_SECOND)  # three renewals in a TTL
-    it.tell(f"leases of {ttl:g} s")
+    it.report(f"leases of {ttl:g} s")
     crew = it.crew.enter(*_names())
     for number, actor in enumerate(crew):
         mine = keys // PROCESSES
@@ -93,7 +93,7 @@ def _hold_many(it: SceneHarness, keys: int) -> None:
         it.claim(*claim)
     it.scene.figures += lease_figures(found)
     it.scene.plots.append(memory_plot(found))
-    it.tell(", ".join(f"{each.name} {each.value}" for each in it.scene.figures), good=True)
+    it.report(", ".join(f"{each.name} {each.value}" for each in it.scene.figures), good=True)
 
 
 def _names() -> list[str]:
@@ -105,5 +105,5 @@ def _followed(it: SceneHarness, actor: WorkerHandle, end: str, crew: list[Worker
     while (event := it.crew.next(("progress", end), actor, it.stage.left_s)).name != end:
         if actor is crew[0]:
             done, of = (event.fields[each] * len(crew) for each in ("done", "of"))
-            it.tell(f"{event.fields['what']}: about {done:,} of {of:,}")
+            it.report(f"{event.fields['what']}: about {done:,} of {of:,}")
     return event.fields

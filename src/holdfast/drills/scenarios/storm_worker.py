@@ -90,7 +90,7 @@ async def queue_waiters(
     locks: Locks,
     account: Account,
     writer: str,
-    tell: Tell,
+    report: Tell,
     *,
     key: str,
     unrelated: str,
@@ -110,8 +110,8 @@ async def queue_waiters(
         tasks = [asyncio.create_task(work.wait(lock, number, served)) for number in range(waiters)]
         await _all_queued(locks, tasks, asked.busy)
         queued = usage()
-        tell("queued", waiting=locks.statistics().waiting)
-        await _sampled(asyncio.gather(*tasks), samples, tell, "served", waiters, lambda: len(served.who))
+        report("queued", waiting=locks.statistics().waiting)
+        await _sampled(asyncio.gather(*tasks), samples, report, "served", waiters, lambda: len(served.who))
         tasks.clear()
         done, after = locks.statistics(), usage(settled=True)
         return {
@@ -162,7 +162,7 @@ class _Leases:
 
 
 async def hold_leases(
-    locks: Locks, tell: Tell, *, prefix: str, first: int, keys: int, ttl: float, timeout: float
+    locks: Locks, report: Tell, *, prefix: str, first: int, keys: int, ttl: float, timeout: float
 ) -> dict[str, Any]:
     """Acquire so many leases, keep them until each was renewed a few times, release all of them, and report."""
     async with locks:
@@ -170,16 +170,16 @@ async def hold_leases(
         before, samples, leases = usage(settled=True), UsageSamples(), _Leases(locks)
         names = (f"{prefix}{number}" for number in range(first, first + keys))
         taking = asyncio.gather(*(leases.take(names, ttl, timeout) for _ in range(IN_FLIGHT)))
-        await _sampled(taking, samples, tell, "taken", keys, lambda: len(leases.held))
+        await _sampled(taking, samples, report, "taken", keys, lambda: len(leases.held))
         taken_ns, taken = time.monotonic_ns(), len(leases.held)
         wanted = RENEWALS * taken
         renewing = _renewed(locks, wanted, timeout)
-        await _sampled(renewing, samples, tell, "renewed", wanted, lambda: locks.statistics().renewed)
+        await _sampled(renewing, samples, report, "renewed", wanted, lambda: locks.statistics().renewed)
         peak, kept_ns, counts = usage(), time.monotonic_ns(), locks.statistics()
         lost = sum(not lease.held for lease in leases.held)
         rest = iter(leases.held)
         releasing = asyncio.gather(*(leases.release(rest) for _ in range(IN_FLIGHT)))
-        await _sampled(releasing, samples, tell, "released", keys, lambda: counts.held - locks.statistics().held)
+        await _sampled(releasing, samples, report, "released", keys, lambda: counts.held - locks.statistics().held)
         del rest
         leases.held.clear()
         after = usage(settled=True)
@@ -215,15 +215,15 @@ async def _kept(locks: Locks, key: str, ttl: float) -> AsyncIterator[Lease]:
         await lease.release()
 
 
-async def _sampled(work: Any, samples: UsageSamples, tell: Tell, what: str, of: int, done: Callable[[], int]) -> None:
+async def _sampled(work: Any, samples: UsageSamples, report: Tell, what: str, of: int, done: Callable[[], int]) -> None:
     """Wait for work; sample the resource usage of this process and report progress meanwhile."""
     task = asyncio.ensure_future(work)
-    samples.look()
+    samples.sample()
     told = time.monotonic()
     while not task.done():
         await asyncio.wait({task}, timeout=SAMPLE_S)
-        samples.look()
+        samples.sample()
         if time.monotonic() - told > _TELL_S:
             told = time.monotonic()
-            tell("progress", what=what, done=min(of, done()), of=of)
+            report("progress", what=what, done=min(of, done()), of=of)
     await task

@@ -50,7 +50,7 @@ def play_jumps(stage: DrillHarness, library: Path) -> None:
         for seconds in JUMPS:
             it.played(partial(_forward, it, moved, key, (ada, ben), seconds))
             it.played(partial(_back, it, moved, key, (ada, ben), seconds))
-        balance = it.account.look(key).balance
+        balance = it.account.inspect(key).balance
         seen = f"{it.acknowledged} acknowledged, balance {balance}"
         it.claim("nothing acknowledged is lost", balance == it.acknowledged, seen)
 
@@ -73,7 +73,7 @@ def _forward(
     it.claim("a jump forward counts as passed time", gone, f"her lease: {standing['reason'] or 'held'}")
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover(f"a lease abandoned at a jump of {told_jump(seconds)}", at_ns, granted.at_ns)
-    it.tell(f"the clock jumped {told_jump(seconds)}: ada stopped; ben has the lock after {took.took_ns / NS:.2f} s")
+    it.report(f"the clock jumped {told_jump(seconds)}: ada stopped; ben has the lock after {took.took_ns / NS:.2f} s")
     rises(it, old, granted.fields["fence"], "the fence rises at every jump")
     it.ask(ben, "read", "read")
     it.breathe()
@@ -107,7 +107,7 @@ def _back(
     it.claim("the current owner can write", written, f"ada's write was {'accepted' if written else 'refused'}")
     it.ask(ada, "release", "released")
     fence = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S).fields["fence"]
-    it.tell(f"the clock jumped {told_jump(-seconds)}: ada kept her lock, wrote, and released it to ben", good=written)
+    it.report(f"the clock jumped {told_jump(-seconds)}: ada kept her lock, wrote, and released it to ben", good=written)
     rises(it, old, fence, "the fence rises at every jump")
     it.ask(ben, "release", "released")
     return True
@@ -127,7 +127,7 @@ def play_suspend(stage: DrillHarness, guard: Guard, library: Path) -> None:
         ada, ben = it.crew.enter("ada", "ben", start=StartOptions(environment=moved.environment))
         for between in (False, True):
             it.played(partial(_suspended, it, moved, key, (ada, ben), between=between))
-        balance = it.account.look(key).balance
+        balance = it.account.inspect(key).balance
         it.scene.figures += [
             ReportFigure("additions acknowledged", str(it.acknowledged)),
             ReportFigure("balance at the end", str(balance), "each addition is 1"),
@@ -152,7 +152,7 @@ def _suspended(
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover("a suspended host", woken_ns, granted.at_ns)
     awake = f"{pause_ns / NS:.2f} s by the monotonic clock"
-    it.tell(f"the host woke up after an hour, {awake}; ben has the lock after {took.took_ns / NS:.2f} s")
+    it.report(f"the host woke up after an hour, {awake}; ben has the lock after {took.took_ns / NS:.2f} s")
     it.ask(ben, "read", "read")
     it.breathe()
     written = False if between else it.write(ben)
@@ -206,14 +206,14 @@ def play_namespace(stage: DrillHarness) -> None:
         [ben] = it.crew.enter("ben")
         for number, actor in enumerate((ada, ben)):
             actor.order("add", key=key, first=1 + number, step=2, think=_THINK_S)
-        it.until(lambda: it.account.look(key).balance >= 2 * ADDITIONS, "both to add")
+        it.until(lambda: it.account.inspect(key).balance >= 2 * ADDITIONS, "both to add")
         for actor in (ada, ben):
             actor.order("stop")
         added = [int(it.crew.next("added", actor).fields["added"]) for actor in (ada, ben)]
-        balance = it.account.look(key).balance
+        balance = it.account.inspect(key).balance
         it.claim("nothing acknowledged is lost", balance == sum(added), f"{sum(added)} acknowledged, balance {balance}")
         it.claim("both can work", min(added) > 0, f"{added[0]} and {added[1]} additions")
-        it.tell(f"ada added {added[0]} and ben {added[1]}: the balance is {balance}", good=balance == sum(added))
+        it.report(f"ada added {added[0]} and ben {added[1]}: the balance is {balance}", good=balance == sum(added))
         it.scene.figures.append(ReportFigure("additions acknowledged", str(sum(added))))
         it.ask(ada, "take", "granted", key=key)
         ben.order("take", key=key)
@@ -223,5 +223,5 @@ def play_namespace(stage: DrillHarness) -> None:
         granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
         it.span(FaultKind.DOWN, ada.name, died_ns, granted.at_ns)
         took = it.takeover("a holder in another time namespace", died_ns, granted.at_ns)
-        it.tell(f"ada died; ben took over after {took.took_ns / NS:.2f} s", good=took.in_time)
+        it.report(f"ada died; ben took over after {took.took_ns / NS:.2f} s", good=took.in_time)
         it.ask(ben, "release", "released")

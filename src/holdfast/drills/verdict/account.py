@@ -78,7 +78,7 @@ class Account:
                 self._table.enter(lease, lease.key)
             except (FencedOut, LeaseLost):
                 return None
-        return self.look(lease.key)
+        return self.inspect(lease.key)
 
     def write(self, lease: Lease | AioLease, new: Balance, based_on: int, writer: str, *, deaf: bool = False) -> bool:
         """Write. False: it was refused. `deaf`: without checking whether the lease is still held."""
@@ -100,7 +100,7 @@ class Account:
         self._connection.execute(_WRITE, {**values, "key": lease.key})
         return True
 
-    def look(self, key: str) -> Balance:
+    def inspect(self, key: str) -> Balance:
         """The current balance, read-only."""
         balance, version = self._connection.execute(_READ, (key,)).fetchone()
         return Balance(balance, version)

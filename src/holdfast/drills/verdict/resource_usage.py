@@ -57,7 +57,7 @@ class UsageSamples:
     def __init__(self) -> None:
         self._numbers: array[int] = array("q")
 
-    def look(self, *, settled: bool = False) -> None:
+    def sample(self, *, settled: bool = False) -> None:
         """Take one more sample."""
         self._numbers.extend(usage(settled=settled))
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from holdfast.errors import BadInput
-from holdfast.flows.log import Trouble
+from holdfast.flows.log import OutageLog
 from holdfast.guards.messaging.outbox_message import OutboxMessage
 from holdfast.guards.messaging.outbox_postgres import awaited_postgres
 from holdfast.guards.messaging.outbox_store import OutboxStore
@@ -71,7 +71,7 @@ class Relay:
         Errors of the database are logged, and tried again after the next `interval`.
         """
         pause_s, next_sweep = seconds("interval", interval), 0.0
-        trouble = Trouble(log, "the relay has failed and goes on", "the relay works again", level=logging.ERROR)
+        trouble = OutageLog(log, "the relay has failed and goes on", "the relay works again", level=logging.ERROR)
         clock = asyncio.get_running_loop().time
         try:
             while not self._stopping.is_set():

@@ -54,12 +54,12 @@ class Folder:
 
     def seen(self, name: str) -> int | None:
         """The highest fence that the file has met."""
-        with self._told(name), opened(str(self.path), os.O_RDONLY | os.O_DIRECTORY) as folder:
+        with self._translated(name), opened(str(self.path), os.O_RDONLY | os.O_DIRECTORY) as folder:
             return look_at_generation(folder, name, time.monotonic_ns() + self._timeout_ns)
 
     def enter(self, name: str, fence: int | None, rule: Rule) -> Outcome[bytes]:
         """Register the fence and read, in one step. `Absent` is registered too."""
-        with self._told(name):
+        with self._translated(name):
             if fence is None:
                 with opened(str(self.path), os.O_RDONLY | os.O_DIRECTORY) as folder:
                     return _read(folder, name)
@@ -74,7 +74,7 @@ class Folder:
 
     def write(self, name: str, fence: int | None, rule: Rule, data: bytes) -> Outcome[None]:
         """Replace the content, or make the file."""
-        with self._told(name), self._step(name) as (folder, generation):
+        with self._translated(name), self._step(name) as (folder, generation):
             before = _status(folder, name)
             if fence is not None and (refusal := judge(rule, generation.seen, fence)):
                 return refusal
@@ -88,7 +88,7 @@ class Folder:
 
     def delete(self, name: str, fence: int | None, rule: Rule) -> Outcome[None]:
         """Delete the file. Its fence is remembered."""
-        with self._told(name), self._step(name) as (folder, generation):
+        with self._translated(name), self._step(name) as (folder, generation):
             before = _status(folder, name)
             if fence is not None and (refusal := judge(rule, generation.seen, fence)):
                 return refusal
@@ -126,7 +126,7 @@ class Folder:
         reach("guard.written")
 
     @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _translated(self, name: str) -> Iterator[None]:
         """Say what an error of the operating system means for the caller. All of them come before the change."""
         try:
             yield

@@ -34,7 +34,7 @@ from holdfast.core.failpoints import reach
 from holdfast.core.lease.fencing import Accepted, Rule, Stale
 from holdfast.core.ports import Observer
 from holdfast.errors import BackendError, BadInput, FencedOut, Unfenced
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.http import headers as wire
@@ -224,7 +224,7 @@ class FenceMiddleware:
             stale = await self._registered(lane, carried) or await self._drained(lane, carried)
         except BackendError as error:
             told = {"guard": self._place, "resource": presented.resource, "key": carried.key, "fence": carried.fence}
-            say(log, logging.WARNING, "a request is refused, for its fence cannot be checked", error, **told)
+            log_event(log, logging.WARNING, "a request is refused, for its fence cannot be checked", error, **told)
             raise self._refusal("unavailable", wire.record_unavailable(RETRY_AFTER_S)) from error
         try:
             self._conclude(scope, presented, stale)
@@ -252,7 +252,7 @@ class FenceMiddleware:
         except TimeoutError as error:
             told = {"guard": self._place, "key": carried.key, "fence": carried.fence}
             text = "a fence waits in vain: the handler of an older holder is still running"
-            say(log, logging.WARNING, text, **told)
+            log_event(log, logging.WARNING, text, **told)
             raise self._refusal("overdue", wire.still_draining(carried, RETRY_AFTER_S)) from error
         # A newer holder may have registered meanwhile, here or in another process. No older handler can have started.
         return await self._registered(lane, carried)

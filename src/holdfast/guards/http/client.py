@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from holdfast.core.lease.fencing import Accepted, Outcome, Rule, Stale, parse_fence
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput, FencedOut, LeaseLost
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Bearer, CarriedFence
 from holdfast.guards.http import headers as wire
@@ -135,7 +135,7 @@ class Presenter:
         if first:
             told = {"guard": self._admission.guard, "resource": attempt.presented.resource}
             text = "a server answered without a word about the fence: nothing there refuses a stale holder"
-            say(log, logging.WARNING, text, **told)
+            log_event(log, logging.WARNING, text, **told)
 
     def _check_origin(self, origin: str) -> None:
         with self._mutex:

@@ -23,7 +23,7 @@ from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import Any, Final
 
 from holdfast.errors import BackendError, BadInput, RetryLater
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.guards.messaging.outbox_message import OutboxMessage, message_of
 from holdfast.guards.messaging.outbox_store import OutboxStore, step
 from holdfast.types import MS, NS, Duration, duration_ns
@@ -225,10 +225,10 @@ class RelayFlow:
             await store.run(step(store.dialect, "park", id=row["id"]))
             self._count("parked")
             told = {"message": message.id, "key": message.key, "refusals": self._settings.max_attempts, "error": text}
-            say(log, logging.ERROR, "outbox: a message is parked", **told)
+            log_event(log, logging.ERROR, "outbox: a message is parked", **told)
         else:
             told = {"message": message.id, "key": message.key, "error": text}
-            say(log, logging.WARNING, "outbox: a message was not sent, and will be again", **told)
+            log_event(log, logging.WARNING, "outbox: a message was not sent, and will be again", **told)
         self._count("unreachable" if unreachable else "refused")
         return _End.UNREACHABLE if unreachable else _End.REFUSED
 

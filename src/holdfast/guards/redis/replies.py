@@ -79,41 +79,41 @@ def outcome(reply: Any, resource: str) -> Outcome[Sequence[Any]]:
 
 def explained(error: Exception, client: Any) -> BackendError:
     """The error of ours that an error of redis-py means."""
-    code, said = _code(error), _QUOTED_ARGUMENTS.sub("", str(error)).strip()[:200]
+    code, text = _code(error), _QUOTED_ARGUMENTS.sub("", str(error)).strip()[:200]
     if code in _CANNOT_NOW:
-        return Unavailable(f"redis cannot serve now: {code} {said.removeprefix(code).strip()}")
+        return Unavailable(f"redis cannot serve now: {code} {text.removeprefix(code).strip()}")
     if code == "NOPERM":
         return Misconfigured(
-            f"redis: {said}; grant the user {COMMANDS}, the guarded keys, the keys of the prefix, and the channels"
+            f"redis: {text}; grant the user {COMMANDS}, the guarded keys, the keys of the prefix, and the channels"
         )
     if isinstance(error, theirs.AuthenticationError | theirs.AuthorizationError):
-        return Misconfigured(f"redis refused the user of this client: {said}")
+        return Misconfigured(f"redis refused the user of this client: {text}")
     if code in ("MOVED", "ASK"):
         return Misconfigured("redis is part of a cluster: make the guard with a RedisCluster client")
     if isinstance(error, theirs.SlotNotCoveredError):
-        return Unavailable(f"redis: no server of the cluster has this hash slot now: {said}")
+        return Unavailable(f"redis: no server of the cluster has this hash slot now: {text}")
     if isinstance(error, theirs.ConnectionError | theirs.TimeoutError):
-        return _unanswered(error, said, client)
+        return _unanswered(error, text, client)
     if isinstance(error, theirs.ClusterError | theirs.RedisClusterException):
-        return Timeout(f"redis cluster: {said}; the step may have taken effect")
-    if "Script killed" in said:
-        return Unavailable(f"redis cannot serve now: {said}")
-    return Misconfigured(f"redis refused the request: {said}")
+        return Timeout(f"redis cluster: {text}; the step may have taken effect")
+    if "Script killed" in text:
+        return Unavailable(f"redis cannot serve now: {text}")
+    return Misconfigured(f"redis refused the request: {text}")
 
 
-def _unanswered(error: Exception, said: str, client: Any) -> BackendError:
-    if isinstance(error, theirs.MaxConnectionsError) or said.startswith(_NEVER_SENT):
-        return Unavailable(f"redis was not asked: all connections of the client are in use ({said})")
-    if "max number of clients" in said:
-        return Unavailable(f"redis cannot serve now: {said}")
-    if "connecting to" in said:
+def _unanswered(error: Exception, text: str, client: Any) -> BackendError:
+    if isinstance(error, theirs.MaxConnectionsError) or text.startswith(_NEVER_SENT):
+        return Unavailable(f"redis was not asked: all connections of the client are in use ({text})")
+    if "max number of clients" in text:
+        return Unavailable(f"redis cannot serve now: {text}")
+    if "connecting to" in text:
         if _repeats(client):
             return Timeout(
-                f"redis could not be reached ({said}); this client repeats lost requests, so an earlier try "
+                f"redis could not be reached ({text}); this client repeats lost requests, so an earlier try "
                 "of this step may have taken effect"
             )
-        return Unavailable(f"redis could not be reached: {said}")
-    return Timeout(f"redis did not answer ({said}); the step may have taken effect")
+        return Unavailable(f"redis could not be reached: {text}")
+    return Timeout(f"redis did not answer ({text}); the step may have taken effect")
 
 
 def _repeats(client: Any) -> bool:
@@ -126,8 +126,8 @@ def _code(error: Exception) -> str:
     for kind, code in _CLASSES:
         if isinstance(error, kind):
             return code
-    said = str(error)
-    if _FORBIDDEN_IN_SCRIPT.search(said):
+    text = str(error)
+    if _FORBIDDEN_IN_SCRIPT.search(text):
         return "NOPERM"
-    inside = _IN_SCRIPT.search(said)
-    return inside[1] if inside else said.partition(" ")[0]
+    inside = _IN_SCRIPT.search(text)
+    return inside[1] if inside else text.partition(" ")[0]

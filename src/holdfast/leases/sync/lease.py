@@ -37,14 +37,14 @@ class Lost(AnyLost):
         limit_ns = timeout_ns(timeout)
         ended = Wakeup()
 
-        def told(_: LeaseRecord) -> None:
+        def on_end(_: LeaseRecord) -> None:
             ended.notify()
 
-        self._lease_record.subscribe(told)
+        self._lease_record.subscribe(on_end)
         try:
             ended.wait(None if limit_ns is None else limit_ns / NS)
         finally:
-            self._lease_record.unsubscribe(told)
+            self._lease_record.unsubscribe(on_end)
         return self.is_set()
 
 
@@ -169,11 +169,11 @@ def call_back(manager: LeaseManager, lease: AnyLease, lease_record: LeaseRecord,
         if known is not None and spec.on_warning is not None:
             spec.on_warning(known)
 
-    def told(ended: LeaseRecord) -> None:
+    def on_end(ended: LeaseRecord) -> None:
         known = weak()
         if known is not None and spec.on_lost is not None and ended.recorded.phase is LeasePhase.LOST:
             manager.callbacks.submit(partial(spec.on_lost, known))
 
     if spec.on_warning is not None:
         lease_record.on_warning = warn
-    lease_record.subscribe(told)
+    lease_record.subscribe(on_end)

@@ -129,22 +129,22 @@ def _block(lines: Sequence[bytes], decoded: list[dict[str, Any]]) -> list[Record
     """The entries, if every line has its checksum. A million times over, so that even a call would cost."""
     entries: list[Record | Remark | Damaged] = []
     crc32, size = zlib.crc32, _SUM_BYTES
-    for raw, said in zip(lines, decoded, strict=True):
+    for raw, body in zip(lines, decoded, strict=True):
         sum_of_raw = crc32(b"}", crc32(raw[:-size])).to_bytes(4, "big").hex()
-        if raw[-size:-10] != _SUM or said.pop("crc") != sum_of_raw:
+        if raw[-size:-10] != _SUM or body.pop("crc") != sum_of_raw:
             raise Damaged("the checksum is wrong")
-        entries.append(_usual(said) or (_remark(said) if "ledger" in said else _record(said)))
+        entries.append(_usual(body) or (_remark(body) if "ledger" in body else _record(body)))
     return entries
 
 
-def _usual(said: dict[str, Any]) -> Record | None:
+def _usual(body: dict[str, Any]) -> Record | None:
     """A grant, or the end of one, which nearly all records of a ledger are; None: it is something else."""
-    names = tuple(said)
+    names = tuple(body)
     until_ns: Any
     if names == _GRANT:
-        kind, at_ns, key, family, owner, fence, began_ns, until_ns = said.values()
+        kind, at_ns, key, family, owner, fence, began_ns, until_ns = body.values()
     elif names == _END:
-        kind, at_ns, key, family, owner, fence, began_ns = said.values()
+        kind, at_ns, key, family, owner, fence, began_ns = body.values()
         until_ns = None
     else:
         return None
@@ -178,31 +178,31 @@ def parse(raw: bytes, *, sums: bool = False) -> Record | Remark:
     if summed and raw[-10:] != b'%08x"}' % zlib.crc32(body):
         raise Damaged("the checksum is wrong")
     try:
-        said = _decoder.decode(body.decode())
+        decoded = _decoder.decode(body.decode())
     except (ValueError, RecursionError):  # also what is not UTF-8
         raise Damaged("it is not JSON; a torn or damaged line") from None
-    if not isinstance(said, dict):
+    if not isinstance(decoded, dict):
         raise Damaged("it is not a record")
     if sums and not summed:
         raise Damaged("it has no checksum, as others of its file have")
-    if "ledger" in said:
-        return _remark(said)
-    if not summed and (unknown := said.keys() - _KNOWN):
+    if "ledger" in decoded:
+        return _remark(decoded)
+    if not summed and (unknown := decoded.keys() - _KNOWN):
         raise Damaged(f"it has a field that no record has: {min(unknown)!r}")
-    return _record(said)
+    return _record(decoded)
 
 
 _KNOWN: Final = frozenset(_NAMES)
 
 
-def _record(said: dict[str, Any]) -> Record:
-    get = said.get
+def _record(body: dict[str, Any]) -> Record:
+    get = body.get
     kind, at_ns, key = _KINDS.get(get("kind", "")) if isinstance(get("kind"), str) else None, get("at_ns"), get("key")
     if kind is None:
         raise Damaged(f"it is of no known kind: {str(get('kind'))[:40]!r}")
     if type(at_ns) is not int or type(key) is not str or not _fits(at_ns):
         raise Damaged("it says neither when nor of which key, or not in the right form")
-    _check(said)
+    _check(body)
     return Record(
         kind,
         at_ns,
@@ -223,8 +223,8 @@ def _record(said: dict[str, Any]) -> Record:
     )
 
 
-def _check(said: dict[str, Any]) -> None:
-    for name, value in said.items():
+def _check(body: dict[str, Any]) -> None:
+    for name, value in body.items():
         kinds = _FORMS.get(name)
         if kinds is not None and type(value) not in kinds:
             raise Damaged(f"{name} is not in the right form")
@@ -249,11 +249,11 @@ _FORMS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-def _remark(said: dict[str, Any]) -> Remark:
-    what, at_ns = said.pop("ledger"), said.pop("at_ns", None)
+def _remark(body: dict[str, Any]) -> Remark:
+    what, at_ns = body.pop("ledger"), body.pop("at_ns", None)
     if not isinstance(what, str) or type(at_ns) is not int or not _fits(at_ns):
         raise Damaged("it is a remark of no known form")
-    return Remark(what, at_ns, said)
+    return Remark(what, at_ns, body)
 
 
 def _cut(value: Any) -> Any:

@@ -29,7 +29,7 @@ from opentelemetry.sdk.resources import Resource
 from holdfast.core.metric_reading import Reading
 from holdfast.core.name_prefixes import DEFAULT
 from holdfast.core.ports import Clock
-from holdfast.flows.log import Trouble
+from holdfast.flows.log import OutageLog
 from holdfast.observe.metrics.samples import MetricSample, samples, together
 from holdfast.observe.otel.exporters import INTERVAL_S, exporters_of, interval_of, this_resource
 from holdfast.observe.otel.points import data_of
@@ -106,7 +106,7 @@ class _Sender:
         self._prefix = prefix
         self._counts = {"sent": 0, "failed": 0, "left_out": 0}
         self._closed = False
-        self._trouble = Trouble(_log, "metrics could not be sent", "metrics are sent again", exporter=name)
+        self._trouble = OutageLog(_log, "metrics could not be sent", "metrics are sent again", exporter=name)
         self.background_writer: BackgroundWriter[_Moment] = BackgroundWriter(
             f"holdfast-otel-{name}", self._write, lambda: None, room=2, tick_s=INTERVAL_S
         )

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 from holdfast.core.backoff import Backoff
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.bus.delivery_rules import (
     DEAD_LETTER_RETRY_NS,
     Ack,
@@ -55,7 +55,7 @@ _log = logging.getLogger("holdfast")
 
 
 @dataclass(slots=True, eq=False)
-class Taken:
+class InFlightMessage:
     """A message in flight."""
 
     delivery: Delivery
@@ -65,7 +65,7 @@ class Taken:
     problem: str | None = None  # why it could not be read
 
 
-Settle: TypeAlias = Callable[[Taken, Ack | Nack], Awaitable[None]]
+Settle: TypeAlias = Callable[[InFlightMessage, Ack | Nack], Awaitable[None]]
 
 
 class InFlight:
@@ -92,12 +92,14 @@ class InFlight:
         self._draw = entropy.below
         self._freed = freed
         self._limits = Limits(how.max_failures, how.max_age_ns, backoff, how.judges_lost)
-        self._line: deque[Taken] = deque()
-        self._behind: dict[str, deque[Taken]] = {}  # by key: those that wait for the one that is being handled
-        self._running: dict[asyncio.Task[None], Taken] = {}
+        self._queue: deque[InFlightMessage] = deque()
+        self._behind: dict[
+            str, deque[InFlightMessage]
+        ] = {}  # by key: those that wait for the one that is being handled
+        self._running: dict[asyncio.Task[None], InFlightMessage] = {}
         self._count = 0
         self._draining = False
-        self._stopped: set[Taken] = set()
+        self._stopped: set[InFlightMessage] = set()
         self.tally: Counter[str] = Counter()
 
     @property
@@ -115,18 +117,18 @@ class InFlight:
         """How many more there is room for."""
         return 0 if self._draining else max(0, self._how.concurrency - self._count)
 
-    async def take(self, messages: Sequence[Taken]) -> None:
+    async def take(self, messages: Sequence[InFlightMessage]) -> None:
         """Handle messages as slots become free. Messages that come while draining are nacked."""
         if self._draining:
             await self._all_back(messages)
             return
         self._count += len(messages)
-        self._line.extend(messages)
+        self._queue.extend(messages)
         self._start()
 
-    def silent_since(self, before_s: float) -> list[Taken]:
+    def silent_since(self, before_s: float) -> list[InFlightMessage]:
         """The messages in flight without a progress signal since then; the caller signals them now."""
-        waiting = (each for line in (self._line, *self._behind.values()) for each in line)
+        waiting = (each for line in (self._queue, *self._behind.values()) for each in line)
         found = [taken for taken in (*self._running.values(), *waiting) if taken.signalled_s <= before_s]
         now_s = asyncio.get_running_loop().time()
         for taken in found:
@@ -136,8 +138,8 @@ class InFlight:
     async def drain(self, grace_ns: int) -> None:
         """Finish or nack everything."""
         self._draining = True
-        waiting = [taken for line in (self._line, *self._behind.values()) for taken in line]
-        for line in (self._line, *self._behind.values()):
+        waiting = [taken for line in (self._queue, *self._behind.values()) for taken in line]
+        for line in (self._queue, *self._behind.values()):
             line.clear()
         self._count -= len(waiting)
         await self._all_back(waiting)
@@ -151,16 +153,16 @@ class InFlight:
             _, deaf = await asyncio.wait(late, timeout=_CANCEL_LIMIT_S)
             for task in deaf:  # it is delivered again when its time is over
                 text = "a handler does not stop when it is cancelled"
-                say(_log, logging.WARNING, text, subject=self._how.subject, group=self._how.group)
+                log_event(_log, logging.WARNING, text, subject=self._how.subject, group=self._how.group)
                 self._count -= self._running.pop(task, None) is not None
 
-    async def _all_back(self, messages: Sequence[Taken]) -> None:
+    async def _all_back(self, messages: Sequence[InFlightMessage]) -> None:
         for taken in messages:
             await self._settled(taken, Nack(0, counts=False), Kind.STOPPED)
 
     def _start(self) -> None:
-        while self._line and len(self._running) < self._how.concurrency and not self._draining:
-            taken = self._line.popleft()
+        while self._queue and len(self._running) < self._how.concurrency and not self._draining:
+            taken = self._queue.popleft()
             key = taken.delivery.message.key
             if key and self._how.ordered:
                 if key in self._behind:
@@ -174,18 +176,18 @@ class InFlight:
     def _over(self, task: asyncio.Task[None]) -> None:
         taken = self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            say(_log, logging.ERROR, "a message could not be settled", error, subject=self._how.subject)
+            log_event(_log, logging.ERROR, "a message could not be settled", error, subject=self._how.subject)
         if taken is None:
             return
         self._count -= 1
         self._stopped.discard(taken)
         key = taken.delivery.message.key
         if key and self._how.ordered and (waiting := self._behind.pop(key, None)):
-            self._line.extendleft(reversed(waiting))
+            self._queue.extendleft(reversed(waiting))
         self._start()
         self._freed()
 
-    async def _handled(self, taken: Taken) -> None:
+    async def _handled(self, taken: InFlightMessage) -> None:
         again = taken.delivery.deliveries > 1 or taken.lost  # of a first delivery there is nothing to be judged
         verdict: Ack | Nack | DeadLetterDecision | None = before(self._standing(taken), self._limits) if again else None
         end = DeliveryEnd(Kind.STOPPED)
@@ -200,7 +202,7 @@ class InFlight:
             end, verdict = DeliveryEnd(Kind.STOPPED), Nack(0, counts=False)
         await self._settled(taken, verdict, end.kind)
 
-    async def _outcome(self, taken: Taken) -> DeliveryEnd:
+    async def _outcome(self, taken: InFlightMessage) -> DeliveryEnd:
         """Run the handler. Raises `CancelledError` only if the consumer is to stop."""
         if taken.problem is not None:
             return DeliveryEnd(Kind.UNREADABLE, text=taken.problem)
@@ -215,33 +217,33 @@ class InFlight:
             end = end_of(error)
             if end.kind is Kind.ERROR:
                 told = {"subject": self._how.subject, "message": taken.delivery.message.id}
-                say(_log, logging.WARNING, "a handler failed", error, **told)
+                log_event(_log, logging.WARNING, "a handler failed", error, **told)
         return DeliveryEnd(Kind.STOPPED) if taken in self._stopped else end
 
     def _told_to_stop(self) -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 
-    async def _buried(self, taken: Taken, letter: DeadLetterDecision) -> Ack | Nack:
+    async def _buried(self, taken: InFlightMessage, letter: DeadLetterDecision) -> Ack | Nack:
         try:
             if self._how.on_dead is not None:
                 await self._how.on_dead(taken.delivery, letter.reason, str(letter.code))
             await self._dead(taken.delivery, letter.reason, str(letter.code))
         except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost with it
             told = {"subject": self._how.subject, "message": taken.delivery.message.id}
-            say(_log, logging.ERROR, "a dead letter could not be written; it is tried again", error, **told)
+            log_event(_log, logging.ERROR, "a dead letter could not be written; it is tried again", error, **told)
             self.tally["burials_failed"] += 1
             return Nack(DEAD_LETTER_RETRY_NS, counts=False)
         self.tally["dead"] += 1
         return Ack()
 
-    async def _settled(self, taken: Taken, verdict: Ack | Nack, kind: Kind) -> None:
+    async def _settled(self, taken: InFlightMessage, verdict: Ack | Nack, kind: Kind) -> None:
         self.tally[str(kind)] += 1
         if ARMED:
             await areach("plane.bus.settle")
         await self._settle(taken, verdict)
 
-    def _standing(self, taken: Taken) -> DeliveryState:
+    def _standing(self, taken: InFlightMessage) -> DeliveryState:
         delivery = taken.delivery
         since_ns = max(delivery.first_ns, delivery.message.not_before_ns)
         age_ns = max(0, self._clock.now().wall - since_ns)

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, Closed
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.plane.bus.envelope import rows_of
 from holdfast.plane.db.batcher import Batcher
 from holdfast.plane.db.ports import Database, Row, Tx
@@ -134,7 +134,7 @@ class PlaneOutbox:
             await asyncio.wait(self._forgetting, timeout=_CLOSE_LIMIT_S)
 
     async def _relay(self) -> None:
-        trouble = Trouble(_log, "the outbox cannot be read", "the outbox can be read again")
+        trouble = OutageLog(_log, "the outbox cannot be read", "the outbox can be read again")
         while not self._closing or (self._fresh and not self._behind):  # ends by cancellation, or with the database
             self._notified.clear()
             try:
@@ -224,7 +224,7 @@ class PlaneOutbox:
             await self._deletions.ask(names)
         except (BackendError, Closed) as error:
             text = "messages that were published stay in the outbox for now"
-            say(_log, logging.INFO, text, error, messages=len(names))
+            log_event(_log, logging.INFO, text, error, messages=len(names))
         finally:
             self._gone -= names
 

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import JobRequest
 from holdfast.plane.client.views import ApprovalView, JobUpdate, JobView, RunView
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.service.change_watcher import Sighting
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
@@ -109,7 +109,9 @@ class DatabaseTransport:
         if isinstance(self._where, Components):
             self._components = self._where
         else:
-            self._components = await self._stack.enter_async_context(opened(self._where, service_name="client"))
+            self._components = await self._stack.enter_async_context(
+                open_components(self._where, service_name="client")
+            )
 
     async def close(self) -> None:
         """See `Transport`."""

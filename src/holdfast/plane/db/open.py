@@ -28,8 +28,8 @@ _POOL_MAX: Final = 1000
 _EXAMPLES: Final = "use sqlite:///plane.db or postgresql://user@host/database"
 
 
-def open_database(url: str, *, clock: Clock | None = None, looks: bool = False) -> Database:
-    """Open the database that a URL names. `looks`: only to read what is there; see `looked`.
+def open_database(url: str, *, clock: Clock | None = None, read_only: bool = False) -> Database:
+    """Open the database that a URL names. `read_only`: nothing is created or written.
 
     `sqlite:///plane.db` is a file in the working directory, `sqlite:////var/lib/plane.db` an absolute path. Options:
     `?synchronous=full|normal` (full is the default) and `?busy_timeout=SECONDS`.
@@ -45,12 +45,12 @@ def open_database(url: str, *, clock: Clock | None = None, looks: bool = False) 
     if not mark:
         raise BadInput("url", f"{redacted(url)!r} has no scheme", _EXAMPLES)
     if scheme.lower() == "sqlite":
-        found = _sqlite(url, clock, looks=looks)
+        found = _sqlite(url, clock, read_only=read_only)
     elif scheme.lower().partition("+")[0] in _POSTGRES_SCHEMES:
         found = _postgres(url, clock)
     else:
         raise BadInput("url", f"{scheme}:// is not a database of the plane", _EXAMPLES)
-    return ReadOnlyDatabase(found) if looks else found
+    return ReadOnlyDatabase(found) if read_only else found
 
 
 def check_there(url: str) -> None:
@@ -70,7 +70,7 @@ def _path(url: str) -> str:
     return path[1:]
 
 
-def _sqlite(url: str, clock: Clock | None, *, looks: bool) -> Database:
+def _sqlite(url: str, clock: Clock | None, *, read_only: bool) -> Database:
     path, query = _path(url), url.partition("?")[2]
     options = _options(query, _SQLITE_OPTIONS)
     synchronous = options.get("synchronous", "full").lower()
@@ -82,7 +82,7 @@ def _sqlite(url: str, clock: Clock | None, *, looks: bool) -> Database:
         synchronous=cast("Literal['full', 'normal']", synchronous),
         busy_timeout_ns=BUSY_TIMEOUT_NS if busy is None else parse_duration_ns("busy_timeout", busy),
         clock=clock,
-        looks=looks,
+        read_only=read_only,
     )
 
 

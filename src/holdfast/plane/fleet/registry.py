@@ -113,18 +113,18 @@ class Workers:
         self._seen: dict[str, tuple[int, int, bool]] = {}
         self._read_ns = 0
 
-    async def record(self, said: Heartbeat) -> bool:
+    async def record(self, heartbeat: Heartbeat) -> bool:
         """Store a heartbeat. False: a newer one is known."""
         now_ns = self._clock.now().wall
-        values = _values(check_heartbeat(said), min(said.at_ns, now_ns))
+        values = _values(check_heartbeat(heartbeat), min(heartbeat.at_ns, now_ns))
 
         async def work(tx: Tx) -> bool:
-            known = await tx.query(_GET, {"worker": said.worker})
+            known = await tx.query(_GET, {"worker": heartbeat.worker})
             if not await tx.query(_RECORD, values):
                 return False
             before = self._alive(known[0], now_ns) if known else None
-            if _more(before, said):
-                tx.notify(pool_channel(said.pool))
+            if _more(before, heartbeat):
+                tx.notify(pool_channel(heartbeat.pool))
                 tx.notify(EVERY_POOL)
             return True
 
@@ -229,19 +229,19 @@ def _more(before: Heartbeat | None, now: Heartbeat) -> bool:
     return any(_slots(now, topic) > _slots(before, topic) for topic in before.places)
 
 
-def _slots(said: Heartbeat, topic: str) -> int:
+def _slots(heartbeat: Heartbeat, topic: str) -> int:
     """The slots of a worker for a topic. A draining worker has as many as it still runs jobs of the topic.
 
     An older worker does not report that by topic: then all of its running jobs count.
     """
-    if said.draining:
-        return said.places.get(topic, said.active)
-    return min(said.places.get(topic, said.capacity), said.capacity)
+    if heartbeat.draining:
+        return heartbeat.places.get(topic, heartbeat.active)
+    return min(heartbeat.places.get(topic, heartbeat.capacity), heartbeat.capacity)
 
 
-def _accepts(said: Heartbeat) -> bool:
+def _accepts(heartbeat: Heartbeat) -> bool:
     """Whether a live worker accepts jobs. One whose slots are all blocked only announces its topics."""
-    return not said.draining and said.capacity > 0
+    return not heartbeat.draining and heartbeat.capacity > 0
 
 
 def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
@@ -280,35 +280,35 @@ def _limited_slots(pool: Pool, here: Sequence[Heartbeat]) -> Mapping[str, int]:
     return {topic: taken[topic] + left[topic] for topic in pool.topics or () if taken[topic] < whole}
 
 
-def check_heartbeat(said: Heartbeat) -> Heartbeat:
+def check_heartbeat(heartbeat: Heartbeat) -> Heartbeat:
     """The heartbeat itself, or `BadInput` that names the field."""
-    check_id("worker", said.worker)
-    check_label("pool", said.pool)
-    for topic in said.topics:
+    check_id("worker", heartbeat.worker)
+    check_label("pool", heartbeat.pool)
+    for topic in heartbeat.topics:
         check_label("topics", topic)
-    check_whole("capacity", said.capacity, 0, CAPACITY_MAX)
-    check_whole("active", said.active, 0, CAPACITY_MAX)
-    check_whole("at_ns", said.at_ns, 0, 2**63 - 1)
-    for topic, places in said.places.items():
-        if topic not in said.topics:
+    check_whole("capacity", heartbeat.capacity, 0, CAPACITY_MAX)
+    check_whole("active", heartbeat.active, 0, CAPACITY_MAX)
+    check_whole("at_ns", heartbeat.at_ns, 0, 2**63 - 1)
+    for topic, places in heartbeat.places.items():
+        if topic not in heartbeat.topics:
             raise BadInput("places", f"{topic!r:.60} is no topic of this worker", "name only topics that it takes")
         check_whole("places", places, 0, CAPACITY_MAX)
-    return said
+    return heartbeat
 
 
-def _values(said: Heartbeat, at_ns: int) -> dict[str, Any]:
+def _values(heartbeat: Heartbeat, at_ns: int) -> dict[str, Any]:
     return {
-        "worker": said.worker,
-        "pool": said.pool,
-        "topics": json.dumps(said.topics, separators=(",", ":")),
-        "capacity": said.capacity,
-        "active": said.active,
+        "worker": heartbeat.worker,
+        "pool": heartbeat.pool,
+        "topics": json.dumps(heartbeat.topics, separators=(",", ":")),
+        "capacity": heartbeat.capacity,
+        "active": heartbeat.active,
         "at_ns": at_ns,
-        "draining": int(said.draining),
-        "host": said.host,
-        "pid": said.pid,
-        "places": json.dumps(dict(said.places), separators=(",", ":")) if said.places else None,
-        "by_topic": int(said.by_topic),
+        "draining": int(heartbeat.draining),
+        "host": heartbeat.host,
+        "pid": heartbeat.pid,
+        "places": json.dumps(dict(heartbeat.places), separators=(",", ":")) if heartbeat.places else None,
+        "by_topic": int(heartbeat.by_topic),
     }
 
 

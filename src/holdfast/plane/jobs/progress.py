@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.errors import BackendError, Timeout
-from holdfast.flows.log import Trouble
+from holdfast.flows.log import OutageLog
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql
 
@@ -87,7 +87,7 @@ class ProgressReporter:
         self._pending: dict[str, ProgressReport] = {}
         self._awake = False  # a write is due or under way: the next report need not start one
         self._writing: asyncio.Task[None] | None = None
-        self._trouble = Trouble(_log, "progress of jobs cannot be stored", "progress of jobs is stored again")
+        self._trouble = OutageLog(_log, "progress of jobs cannot be stored", "progress of jobs is stored again")
         self.dropped = 0
 
     def report(self, report: ProgressReport) -> None:

@@ -48,7 +48,7 @@ from holdfast.types import Busy
 _TOUCH: Final = sql("job_touch")
 _LETTER: Final = sql("deadletter_insert")
 
-Telling: TypeAlias = Sequence[Message] | Callable[[Job], Sequence[Message]]
+MessagesAbout: TypeAlias = Sequence[Message] | Callable[[Job], Sequence[Message]]
 """Messages, or a function that makes them from the job after the write."""
 
 
@@ -57,7 +57,7 @@ class Writing:
     """The writes of a decision. Without changes, only messages are sent, and the state stays."""
 
     changes: Sequence[Change] = ()
-    tell: Telling = ()
+    messages: MessagesAbout = ()
     dead: bool = False  # keep a dead letter of it
     capacity: int | None = None  # slots that the workers of its pool have; None: unlimited
     not_before_ns: int | None = None  # without changes, as for `Change`
@@ -134,10 +134,10 @@ class Planned:
         """Whether it goes to workers that have fewer slots for its topic than for others."""
         return self.writing.topic_places is not None and self.shift > 0
 
-    def told(self) -> Sequence[Message]:
+    def messages_about(self) -> Sequence[Message]:
         """The messages about it."""
-        tell = self.writing.tell
-        return tell(self.after) if callable(tell) else tell
+        messages = self.writing.messages
+        return messages(self.after) if callable(messages) else messages
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class _Sheet:
         )
         if writing.dead:
             self.letters.append(letter_values(plan.before, after))
-        self.messages += plan.told()
+        self.messages += plan.messages_about()
 
     async def write(self, tx: Tx, bus: Bus, counting: Counting) -> None:
         """Write all rows. What needs no answer comes last, and goes to the server in one request."""
@@ -330,7 +330,7 @@ async def insert_assigned(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Fence
             event_values(found.after, step, made, each.fence, change)
             for step, (change, made) in enumerate(zip(found.writing.changes, found.steps, strict=True))
         )
-        messages += found.told()
+        messages += found.messages_about()
         ends.append(Accepted((Changed(job, found.after), False)))
     await put_many(tx, "job_make", rows)
     await counting.write(tx)
@@ -396,22 +396,22 @@ def ending(
         traceback=traceback,
     )
 
-    def tell(after: Job) -> Sequence[Message]:
-        told = over(after, fence)
+    def messages_about(after: Job) -> Sequence[Message]:
+        found = over(after, fence)
         if worker is None and job.worker is not None and job.state in WITH_WORKERS:
-            told.append(stop_for(after, job.worker, job.attempt, job.run_fence, end.reason))
-        return told
+            found.append(stop_for(after, job.worker, job.attempt, job.run_fence, end.reason))
+        return found
 
     # What a failed step means is decided, retried and shown by its run: it needs no dead letter of its own.
-    return Writing([change], tell, dead=end.dead and subjects.RUN_LABEL not in job.labels)
+    return Writing([change], messages_about, dead=end.dead and subjects.RUN_LABEL not in job.labels)
 
 
 def over(job: Job, fence: CarriedFence) -> list[Message]:
     """The messages about a finished job: to all subscribers, and to the run whose step it is."""
-    told = [subjects.done(job, fence)]
+    found = [subjects.done(job, fence)]
     if subjects.RUN_LABEL in job.labels:
-        told.append(subjects.step_over(job, fence))
-    return told
+        found.append(subjects.step_over(job, fence))
+    return found
 
 
 def stop_for(job: Job, worker: str, attempt: int, run_fence: int | None, reason: str) -> Message:

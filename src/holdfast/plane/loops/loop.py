@@ -33,7 +33,7 @@ from holdfast.aio.lease import Lease
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, Closed, FencedOut, LeaseLost
-from holdfast.flows.log import Trouble, say, tell
+from holdfast.flows.log import OutageLog, log_event, log_fields
 from holdfast.plane.locks.registry import LockFamily, Scope
 from holdfast.plane.loops.cadence import Cadence, Mode
 from holdfast.plane.loops.leadership import leadership
@@ -132,7 +132,7 @@ class Loop:
         timed = family.timed(renew_every=every, failures=failures)
         self._leadership = leadership(mode, locks, timed, self._cadence, entropy or SystemEntropy())
         self._counts = LoopStatistics(self.name, mode, interval_ns)
-        self._lockless = Trouble(
+        self._lockless = OutageLog(
             _log,
             "a tick is skipped, for the lock of its loop could not be had",
             "the lock of a loop can be had again",
@@ -192,7 +192,7 @@ class Loop:
                     await self._lead(lease, stopped)
         except Closed:
             text = "a loop has ended because its locks were closed; stop loops first"
-            say(_log, logging.ERROR, text, loop=self.name)
+            log_event(_log, logging.ERROR, text, loop=self.name)
         finally:
             stopped.cancel()
             await asyncio.wait({stopped})
@@ -230,7 +230,7 @@ class Loop:
             if over_ns is None and lease.lost.is_set():
                 self._count(lost=1)
                 told = {"loop": self.name, "key": lease.key, "fence": lease.fence, "reason": lease.lost.reason}
-                tell(_log, logging.WARNING, "leadership of a loop was lost", told, per=self.name)
+                log_fields(_log, logging.WARNING, "leadership of a loop was lost", told, per=self.name)
             await self._leadership.let_go(lease)
         if over_ns is not None:
             await self._pause(over_ns, stopped)
@@ -267,7 +267,7 @@ class Loop:
             await asyncio.wait({work, loss})
             self._working = None
         if not loss.cancelled() and (error := loss.exception()) is not None:
-            say(_log, logging.ERROR, "the lease of a loop could not be looked after", error, loop=self.name)
+            log_event(_log, logging.ERROR, "the lease of a loop could not be looked after", error, loop=self.name)
         self._judge(work, lease, self._clock.now().mono - began, cut=cut)
         return not cut and lease.held
 
@@ -277,21 +277,23 @@ class Loop:
         error = None if work.cancelled() else work.exception()
         if cut or (isinstance(error, LeaseLost) and error.key == lease.key):
             text = "a tick was cancelled because its lease is lost"
-            say(_log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seconds=took_ns / NS)
+            log_event(
+                _log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seconds=took_ns / NS
+            )
         elif isinstance(error, FencedOut) and error.key == lease.key:
             # Not a bug: the store has lost our lease, or an operator released it, and we do not know yet.
             self._count(failed=1)
             text = "a tick was refused because a newer leader runs the loop"
-            say(_log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seen=error.seen)
+            log_event(_log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seen=error.seen)
         elif work.cancelled():
             self._count(interrupted=1)
-            say(_log, logging.WARNING, "a tick was interrupted", loop=self.name, seconds=took_ns / NS)
+            log_event(_log, logging.WARNING, "a tick was interrupted", loop=self.name, seconds=took_ns / NS)
         elif error is None:
             self._count(ticks=1)
             self._counts = replace(self._counts, last_tick_ns=self._clock.now().wall)
         else:
             self._count(failed=1)
-            tell(_log, logging.ERROR, "a tick failed", {"loop": self.name}, error, per=self.name)
+            log_fields(_log, logging.ERROR, "a tick failed", {"loop": self.name}, error, per=self.name)
 
     # Waiting.
 

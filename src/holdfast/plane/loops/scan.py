@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from holdfast.errors import BackendError, Closed
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.db.ports import Row
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model.paging import BEFORE_ALL, Place
@@ -77,7 +77,7 @@ class Scan:
         for row, error in zip(rows, ends, strict=True):
             if isinstance(error, Exception) and not isinstance(error, BackendError | Closed):
                 self.errors += 1
-                say(_log, logging.ERROR, "a job was passed over", error, scan=self.name, job=row["id"])
+                log_event(_log, logging.ERROR, "a job was passed over", error, scan=self.name, job=row["id"])
         for error in ends:
             if isinstance(error, BaseException) and (
                 isinstance(error, BackendError | Closed) or not isinstance(error, Exception)

@@ -26,7 +26,7 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, RetryLater
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.guards.bearer import carried
 from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.db.statements import sql
@@ -130,7 +130,7 @@ class Reconciler:
             self._stale = await self._count()
             if spare:
                 stale = sum(self._stale.values())
-                say(_log, logging.WARNING, "time limits wait for a tick, since a store was away", stale=stale)
+                log_event(_log, logging.WARNING, "time limits wait for a tick, since a store was away", stale=stale)
             for scan in () if spare else self._scans:
                 await scan.walk(tick, self._settle)
             await self._deadlines.walk(tick, self._settle)

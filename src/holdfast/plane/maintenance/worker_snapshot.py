@@ -71,7 +71,7 @@ class Snapshot:
             "writer": self.writer,
             "pools": [asdict(each) for each in self.pools],
             "topics": [asdict(each) for each in self.topics],
-            "workers": [_said(each) for each in self.workers],
+            "workers": [_heartbeat_json(each) for each in self.workers],
         }
 
 
@@ -149,7 +149,7 @@ class SnapshotWriter:
         await self._snapshots.document.put(tick.lease, made.body(), writer=made.writer)
 
 
-def _said(worker: Heartbeat) -> dict[str, Any]:
+def _heartbeat_json(worker: Heartbeat) -> dict[str, Any]:
     """Without the fields that a reader of an older version does not know."""
     return {name: value for name, value in asdict(worker).items() if name not in ("places", "by_topic")}
 

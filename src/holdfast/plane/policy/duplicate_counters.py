@@ -33,7 +33,7 @@ from holdfast.core.history.events import EventKind as Happened
 from holdfast.core.log_rate import LogRate
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
-from holdfast.flows.log import Trouble, tell
+from holdfast.flows.log import OutageLog, log_fields
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.db.statements import sql
@@ -102,7 +102,7 @@ class DuplicateCounters:
         self._swept_ns = 0
         self._prepared = False
         self._rates: dict[SignalKind, LogRate] = {}
-        self._writing = Trouble(
+        self._writing = OutageLog(
             _log, "signals could not be written and are kept for later", "signals can be written again"
         )
         self.totals: Counter[SignalLabel] = Counter()  # since the start, for metrics
@@ -199,7 +199,7 @@ class DuplicateCounters:
         """Count the event, and log it below a rate limit: an outage must not flood its own log."""
         self._reported[SignalLabel(sign)] += 1
         rate = self._rates.setdefault(sign, LogRate(LINES_MAX))
-        tell(_log, logging.WARNING, text, fields, rate=rate, stacklevel=2)
+        log_fields(_log, logging.WARNING, text, fields, rate=rate, stacklevel=2)
 
     def _counted(self) -> Mapping[SignalLabel, int]:
         found = {label: count() for label, count in self._sources.items()}

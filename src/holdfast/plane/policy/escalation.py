@@ -16,7 +16,7 @@ from typing import Final
 
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.policy.duplicate_counters import DuplicateCounters, SignalKind, SignalTotal
 from holdfast.plane.policy.escalation_rules import EscalationEvidence, EscalationResult, EscalationRule, due, judge
 from holdfast.plane.policy.model import ClassPolicy, PolicyConflict, PolicySource
@@ -67,7 +67,7 @@ class Escalator:
         if not changed:
             return None
         self.switched += 1
-        say(
+        log_event(
             *(_log, logging.ERROR, "error policy escalated"),
             risk=before.risk,
             before=str(before.mode),

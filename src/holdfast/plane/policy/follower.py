@@ -29,7 +29,7 @@ from holdfast.core.lease.error_policy import OnError, Policy
 from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, HoldfastError
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.leases.connect import AnyLocks
 from holdfast.plane.db.ports import Database
 from holdfast.plane.policy.busy_jitter import BusyJitter
@@ -102,7 +102,7 @@ class PolicyFollower:
         self._unwritten: dict[str, tuple[OnError | float, int]] = {}  # not yet written to the database, and since when
         self._known: dict[str, OnError] = {}  # last read from the database
         self._running: list[Exercise] = []
-        self._unread = Trouble(
+        self._unread = OutageLog(
             _log,
             "the error policy could not be read; the last known one stays in force",
             "the error policy can be read again",
@@ -124,7 +124,7 @@ class PolicyFollower:
             await self._write()
         self._adopt(await self._policy.view(), first=True)
         shown = ", ".join(f"{risk} {mode}" for risk, mode in self._locks.policy.current().items())
-        say(_log, logging.INFO, "error policy in force", revision=self.revision, policy=shown)
+        log_event(_log, logging.INFO, "error policy in force", revision=self.revision, policy=shown)
 
     async def run(self) -> None:
         """Follow until cancelled, or until the database is closed."""
@@ -227,8 +227,8 @@ class PolicyFollower:
             self._jitter.use(seconds)
         except BadInput as error:
             text = "a jitter of busy retries was refused; the current one stays"
-            say(_log, logging.ERROR, text, error, jitter=seconds, stays=before)
+            log_event(_log, logging.ERROR, text, error, jitter=seconds, stays=before)
             return
         if not quiet:
             detail = f"{before:g} s to {seconds:g} s by {actor}: {reason}"
-            say(_log, logging.WARNING, f"jitter of busy retries switched: {detail}")
+            log_event(_log, logging.WARNING, f"jitter of busy retries switched: {detail}")

@@ -6,7 +6,7 @@
         ...
     policing.policy, policing.signals      # to switch classes, and to report duplicates
 
-`opened` does this for every process of a plane, as `Components.policing`. The engine reports duplicates to
+`open_components` does this for every process of a plane, as `Components.policing`. The engine reports duplicates to
 `components.policing.signals`. A lock spec with a risk class follows the policy automatically.
 
 Promises: no lease is needed. While the database is down, the process only keeps the counts in memory. No error in here
@@ -29,7 +29,7 @@ from holdfast.core.history.events import EventKind
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.plane.db.ports import Database
 from holdfast.plane.locks import registry as families
 from holdfast.plane.policy.busy_jitter import BusyJitter
@@ -132,7 +132,7 @@ class PolicyRuntime:
                 async with asyncio.timeout(LAST_FLUSH_S):
                     await self.signals.flush()
             except TimeoutError:
-                say(_log, logging.WARNING, "the last signals could not be written in time")
+                log_event(_log, logging.WARNING, "the last signals could not be written in time")
 
     def statistics(self) -> dict[str, float | Mapping[Any, float]]:
         """The counts of this process, for metrics. The locks count fallbacks by family and risk class themselves."""
@@ -152,7 +152,9 @@ class PolicyRuntime:
         }
 
     async def _count(self) -> None:
-        trouble = Trouble(_log, "the escalation rule could not be checked", "the escalation rule can be checked again")
+        trouble = OutageLog(
+            _log, "the escalation rule could not be checked", "the escalation rule can be checked again"
+        )
         while True:  # ends with the process
             await asyncio.sleep(self._flush_s)
             if await self.signals.flush() and self.escalator is not None:
@@ -169,7 +171,7 @@ async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - whatever the error, the process keeps following its policy
-            say(_log, logging.ERROR, "following the error policy failed and starts again", error)
+            log_event(_log, logging.ERROR, "following the error policy failed and starts again", error)
             await asyncio.sleep(AGAIN_S)
         else:
             return

@@ -1,6 +1,6 @@
 """The components of a plane, opened together: database, bus, leases, jobs, and the service on top of them.
 
-    async with opened(settings) as components:
+    async with open_components(settings) as components:
         await components.service.submit(caller, wanted)
 
 Promises: missing tables are created, except for a read-only view. An error names the place that cannot be reached or
@@ -79,7 +79,7 @@ class Components:
 
 
 @asynccontextmanager
-async def opened(
+async def open_components(
     settings: Settings,
     *,
     clock: Clock | None = None,
@@ -87,44 +87,44 @@ async def opened(
     instance: str | None = None,
     service_name: str = "plane",
     works: bool = False,
-    looks: bool = False,
-    prepares: bool = True,
+    read_only: bool = False,
+    prepare_now: bool = True,
     audit: Audit | None = None,
 ) -> AsyncIterator[Components]:
     """Open what the settings name, for as long as the block runs.
 
     `service_name` is the name of lease holders, and `instance` distinguishes replicas. `works`: this is a process of
-    the plane, which follows its error policy; other processes only send commands to it. `looks`: a read-only view of
-    the database alone; nothing is created or written, and a missing schema is an error. Without `prepares` no store is
+    the plane, which follows its error policy; other processes only send commands to it. `read_only`: a view of the
+    database alone; nothing is created or written, and a missing schema is an error. Without `prepare_now` no store is
     used yet: the caller calls `Components.prepare` first.
     `audit` records lease events, writes that guards refused, and jobs that were to end twice.
     """
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
-    if settings.database is None and not looks:
+    if settings.database is None and not read_only:
         make_state_directory()
     async with AsyncExitStack() as stack:
         # Leases are opened first and closed last, so that everything can be released at the end.
         observers = [] if audit is None else [audit]
-        where = _NO_LEASES if looks else settings.lease_url
+        where = _NO_LEASES if read_only else settings.lease_url
         locks = aio.connect(where, service=service_name, instance=instance, observers=observers)
         await stack.enter_async_context(locks)
-        database = open_database(settings.database_url, clock=clock, looks=looks)
+        database = open_database(settings.database_url, clock=clock, read_only=read_only)
         stack.push_async_callback(database.close)
         yield await stack.enter_async_context(
-            founded(
+            build_components(
                 *(settings, locks, database),
                 clock=clock,
                 entropy=entropy,
                 works=works,
-                looks=looks,
-                prepares=prepares,
+                read_only=read_only,
+                prepare_now=prepare_now,
                 audit=audit,
             )
         )
 
 
 @asynccontextmanager
-async def founded(
+async def build_components(
     settings: Settings,
     locks: Locks,
     database: Database,
@@ -132,8 +132,8 @@ async def founded(
     clock: Clock,
     entropy: Entropy,
     works: bool = False,
-    looks: bool = False,
-    prepares: bool = True,
+    read_only: bool = False,
+    prepare_now: bool = True,
     audit: Audit | None = None,
 ) -> AsyncIterator[Components]:
     """The components on leases and a database that are already open, and that the caller closes afterwards."""
@@ -143,7 +143,7 @@ async def founded(
             locks.manager.watch(sampler)
             stack.callback(sampler.stop)
             sampler.start()
-        bus = open_bus(None if looks else settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
+        bus = open_bus(None if read_only else settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
         slots = settings.scheduler.tenant_slots
         families = families_in_effect(settings)
@@ -182,7 +182,7 @@ async def founded(
             await prepare(database)
             if isinstance(leases := locks.ports.store, SharesTransactions):
                 leases.ride(database)  # in one file there is one writer
-            if not looks:
+            if not read_only:
                 await check_keys(database, settings.names.keys, works=works)
                 await check_bus(database, settings.bus, works=works)
             await bus.prepare()
@@ -196,7 +196,7 @@ async def founded(
                 await stack.enter_async_context(policing.running())
             ready = True
 
-        if prepares:
+        if prepare_now:
             await prepare_all()
         yield Components(
             *(settings, clock, entropy, database, bus, locks, store, workers),

@@ -26,7 +26,7 @@ from typing import Final
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.core.ports import SharesTransactions
 from holdfast.errors import HoldfastError
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.guards.admission import REFUSALS
 from holdfast.plane.db.migrations import Outgrown
 from holdfast.plane.locks import registry as families
@@ -72,7 +72,7 @@ class ProcessHealth:
         self._health = health
         self._counts = counts
         self._writes = writes
-        self._unready = {part: Trouble(_log, "not ready", "ready again", part=part) for part in CHECKED}
+        self._unready = {part: OutageLog(_log, "not ready", "ready again", part=part) for part in CHECKED}
         self._checking = {part: BoundedCall() for part in CHECKED}
         self._counting = BoundedCall()
         self._measuring = {part: BoundedCall() for part in (*CHECKED, CLOCK)}
@@ -102,7 +102,7 @@ class ProcessHealth:
     def outgrow(self, reason: Outgrown) -> None:
         """A newer Holdfast has changed the tables: the process must not use them, and only reports that from now on."""
         self.outgrown = reason
-        say(_log, logging.ERROR, "this process is too old for its database and does nothing more", reason)
+        log_event(_log, logging.ERROR, "this process is too old for its database and does nothing more", reason)
         self._end_waits()
 
     @property
@@ -238,7 +238,7 @@ class ProcessHealth:
             jobs, runs, overview = await self._counting.within(COUNT_LIMIT_S, self._count)
             found.append(readings.of_overview(overview))
         except (HoldfastError, TimeoutError, OSError) as error:
-            say(_log, logging.WARNING, "the jobs and runs could not be counted", error)
+            log_event(_log, logging.WARNING, "the jobs and runs could not be counted", error)
         return [Reading("jobs", {"live": jobs}), Reading("runs", {"live": runs}), *found]
 
     async def _count(self) -> tuple[Value, Value, PlaneOverview]:

@@ -33,11 +33,11 @@ from typing import Any, Final, Self, TypeAlias
 from holdfast.core.metric_reading import Reading
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.app import App
 from holdfast.plane.db.migrations import outgrown
 from holdfast.plane.db.ports import Audit
-from holdfast.plane.process.components import TABLES, Components, opened
+from holdfast.plane.process.components import TABLES, Components, open_components
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import Part, PartHealth, SchedulerPart, State, WorkerPart, loop_part, writes_needed
 from holdfast.plane.process.register_workflows import keep_workflows
@@ -211,13 +211,13 @@ class Plane:
 
     def _opened(self) -> AbstractAsyncContextManager[Components]:
         """The components of the settings."""
-        return opened(
+        return open_components(
             self.settings,
             clock=self._clock,
             entropy=self._entropy,
             instance=self._instance,
             works=True,
-            prepares=False,
+            prepare_now=False,
             audit=self._audit,
         )
 
@@ -254,7 +254,7 @@ class Plane:
         except Exception as caught:  # noqa: BLE001 - whatever it was, `wait` raises it
             error = caught
         self._states[part.name] = State.FAILED
-        say(_log, logging.ERROR, f"the {part.name} has ended", error, part=part.name)
+        log_event(_log, logging.ERROR, f"the {part.name} has ended", error, part=part.name)
         self._fail(error)
 
     async def _watch_keys(self) -> None:
@@ -262,7 +262,7 @@ class Plane:
         try:
             await end_at_switch(self.components.database, self.settings.names.keys)
         except BadInput as error:
-            say(_log, logging.ERROR, "the lock keys of the plane were switched", error)
+            log_event(_log, logging.ERROR, "the lock keys of the plane were switched", error)
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -313,7 +313,7 @@ class Plane:
         try:
             finished = await part.stop(grace)
         except Exception as error:  # noqa: BLE001 - it is logged, and the rest has to be closed
-            say(_log, logging.ERROR, f"the {part.name} did not end well", error, part=part.name)
+            log_event(_log, logging.ERROR, f"the {part.name} did not end well", error, part=part.name)
             finished = False
         self._states[part.name] = State.FAILED if failed else State.STOPPED
         return finished

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.app import App
 from holdfast.plane.workflows.definitions import ALL_TENANTS, Definition, Definitions
 
@@ -27,8 +27,8 @@ async def keep_workflows(definitions: Definitions, app: App) -> list[Definition]
         definition, new = await definitions.keep(workflow, scope=ALL_TENANTS, actor=f"app {app.name}")
         fields = {"workflow": workflow.name, "version": definition.workflow.version, "app": app.name}
         if new:
-            say(_log, logging.INFO, "workflow has a new version", **fields)
+            log_event(_log, logging.INFO, "workflow has a new version", **fields)
         else:
-            say(_log, logging.DEBUG, "workflow is as it was", **fields)
+            log_event(_log, logging.DEBUG, "workflow is as it was", **fields)
         kept.append(definition)
     return kept

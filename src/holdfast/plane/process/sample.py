@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from holdfast.core.ports import Entropy
 from holdfast.errors import BackendError, LockBusy
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import ApprovalConflict, ApprovalVerdict
 from holdfast.plane.model.outcome import Fatal
@@ -143,7 +143,7 @@ async def feed(service: Service, entropy: Entropy = _chance) -> None:
                 regretted = None
             await _brief(service, entropy)
         except BackendError as error:
-            say(_log, logging.WARNING, "the sample workload waits", error)
+            log_event(_log, logging.WARNING, "the sample workload waits", error)
         await asyncio.sleep((500 * MS + entropy.below(NS)) / NS)
 
 
@@ -164,7 +164,7 @@ async def _brief(service: Service, entropy: Entropy) -> None:
             try:
                 await flows.decide(MANAGER, ours.job, verdict, note=note)
             except (ApprovalConflict, LockBusy) as error:  # another approver was quicker
-                say(_log, logging.INFO, "the manager of the sample comes again later", error, job=ours.job)
+                log_event(_log, logging.INFO, "the manager of the sample comes again later", error, job=ours.job)
 
 
 def _batch(entropy: Entropy) -> list[Submission]:

@@ -23,7 +23,7 @@ from typing import Final
 from holdfast.core.backoff import Exponential
 from holdfast.core.ports import Entropy
 from holdfast.errors import BackendError, Misconfigured, Unavailable
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.plane.process.components import Components
 from holdfast.plane.service.service import CHECKED, DATABASE, Service
 from holdfast.plane.settings.settings import Settings
@@ -47,7 +47,7 @@ async def stores_ready(components: Components, needed: Collection[str] = CHECKED
 
 
 async def _answered(name: str, ask: Callable[[], Awaitable[None]], entropy: Entropy, *, waits: bool) -> None:
-    away = Trouble(_log, "a store does not answer; the process waits for it", "the store answers", store=name)
+    away = OutageLog(_log, "a store does not answer; the process waits for it", "the store answers", store=name)
     attempt = 0
     while True:  # ends when it answers, or with the process
         try:
@@ -56,7 +56,9 @@ async def _answered(name: str, ask: Callable[[], Awaitable[None]], entropy: Entr
             raise
         except BackendError as error:
             if not waits:
-                say(_log, logging.WARNING, "a store does not answer; the process starts without it", error, store=name)
+                log_event(
+                    _log, logging.WARNING, "a store does not answer; the process starts without it", error, store=name
+                )
                 return
             away.met(error)
         else:

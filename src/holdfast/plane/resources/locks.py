@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import Closed, HoldfastError, LockBusy, NotOwner, Timeout
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql
@@ -311,7 +311,9 @@ class ResourceLocks:
                 async with asyncio.timeout(UNDO_S):
                     await self._database.write(work)
             except (HoldfastError, TimeoutError) as error:
-                say(_log, logging.WARNING, "a resource that its client no longer waits for was not released", error)
+                log_event(
+                    _log, logging.WARNING, "a resource that its client no longer waits for was not released", error
+                )
 
         task = asyncio.create_task(bounded(), name="resource undo")
         self._undoing.add(task)

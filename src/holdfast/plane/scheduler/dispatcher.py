@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.plane.db.batcher import finished
 from holdfast.plane.db.ports import ChannelListener
 from holdfast.plane.db.statements import sql
@@ -87,10 +87,10 @@ class _PoolState:
     since: Mapping[str, int] = field(default_factory=dict)  # by topic, since when it is served
     overdue: float = 0.0  # until when, on the loop's clock, topics may have more jobs than slots
     counted: float = 0.0  # when the jobs with workers were last counted by topic
-    trouble: Trouble = field(init=False)
+    trouble: OutageLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self.trouble = Trouble(
+        self.trouble = OutageLog(
             _log, "the queue of a pool cannot be read", "the queue of a pool is read again", pool=self.name
         )
 
@@ -106,7 +106,7 @@ class Dispatcher:
         self._pools: dict[str, _PoolState] = {}
         self._listeners: list[ChannelListener] = []
         self._running: asyncio.Task[None] | None = None
-        self._unread = Trouble(_log, "the workers could not be read", "the workers can be read again")
+        self._unread = OutageLog(_log, "the workers could not be read", "the workers can be read again")
         self.tally: Counter[str] = Counter()
 
     @asynccontextmanager
@@ -206,7 +206,7 @@ class Dispatcher:
             return self._pause_ns()
         except Exception as error:  # noqa: BLE001 - trouble with one pool must not end dispatching for the others
             self.tally["errors"] += 1
-            say(_log, logging.ERROR, "a round of a pool failed and is repeated", error, pool=state.name)
+            log_event(_log, logging.ERROR, "a round of a pool failed and is repeated", error, pool=state.name)
             return self._pause_ns()
         state.trouble.ended()
         return pause_ns
@@ -242,10 +242,10 @@ class Dispatcher:
         try:
             self.tally["adopted"] += await self._placement.adopt(topic)
         except (BackendError, Closed) as error:
-            say(_log, logging.INFO, "jobs that wait for a topic are moved later", error, topic=topic)
+            log_event(_log, logging.INFO, "jobs that wait for a topic are moved later", error, topic=topic)
         except Exception as error:  # noqa: BLE001 - trouble with one topic must not end dispatching for the others
             self.tally["errors"] += 1
-            say(_log, logging.ERROR, "jobs that wait for a topic could not be moved", error, topic=topic)
+            log_event(_log, logging.ERROR, "jobs that wait for a topic could not be moved", error, topic=topic)
 
     def _listen_to(self, channel: str) -> ChannelListener:
         listener = self._store.database.listen(channel)

@@ -361,14 +361,14 @@ class _Decision:
         the topic, where it delays no other job. Dispatchers read that queue as soon as the topic is served.
         """
         if later.code is JobCode.NOT_YET:
-            return Writing(not_before_ns=job.not_before_ns, tell=[_retry_message(job, job.not_before_ns)])
+            return Writing(not_before_ns=job.not_before_ns, messages=[_retry_message(job, job.not_before_ns)])
         writing = self.as_waiting(job)
         due_ns = self._placement.topic_due_ns(job)
         if due_ns is None or job.topic in self._view.known_topics:
             return writing
         # It fails at that time, unless a worker announces the topic. A job that waits already has its message.
         told = writing is None and job.version > 1
-        return None if told else replace(writing or Writing(), tell=[_retry_message(job, due_ns)])
+        return None if told else replace(writing or Writing(), messages=[_retry_message(job, due_ns)])
 
 
 def _queue(view: View, pool: str, topic: str) -> JobQueue:

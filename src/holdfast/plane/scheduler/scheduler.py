@@ -279,22 +279,22 @@ class Scheduler:
 
     async def on_started(self, delivery: Delivery) -> None:
         """Note that a worker has begun an attempt. If that is stale, tell the worker to stop."""
-        said = report_of(delivery.message)
+        report = report_of(delivery.message)
 
         def begin(job: Job) -> Writing | None:
-            if standing_of_start(_attempt(job), _word(said)) is not ReportStanding.CURRENT:
+            if standing_of_start(_attempt(job), _reported(report)) is not ReportStanding.CURRENT:
                 return None
-            return Writing([_running(said)])
+            return Writing([_running(report)])
 
-        job = (await self.placement.change(said.job, lambda _: begin)).before
+        job = (await self.placement.change(report.job, lambda _: begin)).before
         if job is None:
             self._count(subjects.STARTED, PlacementResult.MISSING)
             return
-        worth = standing_of_start(_attempt(job), _word(said))
+        worth = standing_of_start(_attempt(job), _reported(report))
         self._count(subjects.STARTED, worth)
-        if worth in (ReportStanding.STALE, ReportStanding.OVER) and job.run_fence != said.run.fence:
+        if worth in (ReportStanding.STALE, ReportStanding.OVER) and job.run_fence != report.run.fence:
             why = "the job is over" if worth is ReportStanding.OVER else "another attempt has taken over"
-            await self._bus.publish([stop_for(job, said.worker, said.attempt, said.run.fence, why)])
+            await self._bus.publish([stop_for(job, report.worker, report.attempt, report.run.fence, why)])
 
     async def on_result(self, delivery: Delivery) -> None:
         """Write the result of an attempt. Several results in one message are published again, each on its own."""
@@ -302,28 +302,28 @@ class Scheduler:
             self._count(subjects.RESULT, "several")
             await self._bus.publish(results)
             return
-        said = report_of(delivery.message)
-        await self._handled(said, await self.placement.change(said.job, await self._decision(said)))
+        report = report_of(delivery.message)
+        await self._handled(report, await self.placement.change(report.job, await self._decision(report)))
 
-    async def _decision(self, said: AttemptReport) -> Deciding:
+    async def _decision(self, report: AttemptReport) -> Deciding:
         """The decision about a job after this report. `BadInput` if the report makes no sense."""
-        ended = ended_of(said.body)
+        ended = ended_of(report.body)
         # Read before the lock is held: earlier attempts ended before this one began, so their number is settled.
-        postponed = 0 if ended.ok or not ended.begun else await self._store.postponed(said.job)
+        postponed = 0 if ended.ok or not ended.begun else await self._store.postponed(report.job)
         now_ns = self._store.clock.now().wall
         chance = self._store.entropy.below(1 << 32)  # drawn once, so that the decision only computes
 
         def decide(fence: CarriedFence, job: Job) -> Writing | None:
-            if standing_of_end(_attempt(job), _word(said)) is not ReportStanding.CURRENT:
+            if standing_of_end(_attempt(job), _reported(report)) is not ReportStanding.CURRENT:
                 return None
             backoff_ns = 0 if ended.ok else self._backoff_ns(job, ended, postponed, chance)
             look = facts_of(job)
             meaning = after_attempt(look, ended, now_ns=now_ns, backoff_ns=backoff_ns, postponed=postponed)
-            writing = self._after(job, meaning, said, fence, now_ns)
+            writing = self._after(job, meaning, report, fence, now_ns)
             if job.state is JobState.RUNNING or not ended.begun:
                 return writing
             # A brief attempt does not report its start.
-            return replace(writing, changes=[_running(said), *writing.changes])
+            return replace(writing, changes=[_running(report), *writing.changes])
 
         return lambda fence: partial(decide, fence)
 
@@ -333,9 +333,9 @@ class Scheduler:
             return elsewhere_ns(job.version - 1, chance * NO_WORKER_SPREAD_NS >> 32)
         return self._retry.delay_ns(max(0, job.attempt - postponed - 1), 0, lambda n: chance * n >> 32)
 
-    async def _handled(self, said: AttemptReport, changed: Changed) -> None:
+    async def _handled(self, report: AttemptReport, changed: Changed) -> None:
         before, after = changed.before, changed.after
-        worth = PlacementResult.MISSING if before is None else standing_of_end(_attempt(before), _word(said))
+        worth = PlacementResult.MISSING if before is None else standing_of_end(_attempt(before), _reported(report))
         self._count(subjects.RESULT, worth)
         if before is not None and after is not None:
             if after.code == JobCode.TAKEN_BACK:
@@ -344,7 +344,7 @@ class Scheduler:
                 await self.placement.enqueue(waiting)
         if before is not None:
             self.placement.prefetch.finished(
-                before.pool, before.topic, _took_ns(said.body), self._store.clock.now().mono
+                before.pool, before.topic, _took_ns(report.body), self._store.clock.now().mono
             )
 
     async def on_cancel(self, delivery: Delivery) -> None:
@@ -368,16 +368,18 @@ class Scheduler:
         over = "missing" if changed.before is None else "over"
         self._count(subjects.CANCEL, over if changed.after is None else "cancelled")
 
-    def _after(self, job: Job, meaning: End | Retry, said: AttemptReport, fence: CarriedFence, now_ns: int) -> Writing:
+    def _after(
+        self, job: Job, meaning: End | Retry, report: AttemptReport, fence: CarriedFence, now_ns: int
+    ) -> Writing:
         if isinstance(meaning, End):
-            result = said.body.get("result") if meaning.state is JobState.SUCCEEDED else None
+            result = report.body.get("result") if meaning.state is JobState.SUCCEEDED else None
             return ending(
                 *(job, meaning, fence),
-                actor=said.worker,
+                actor=report.worker,
                 result=result,
-                worker=said.worker,
-                run_fence=said.run.fence,
-                traceback=trace_of(said.body),
+                worker=report.worker,
+                run_fence=report.run.fence,
+                traceback=trace_of(report.body),
             )
         at_ns = now_ns + meaning.delay_ns
         why = (
@@ -391,11 +393,11 @@ class Scheduler:
             JobState.RETRYING,
             reason=meaning.reason,
             code=str(why),
-            worker=said.worker,
-            run_fence=said.run.fence,
+            worker=report.worker,
+            run_fence=report.run.fence,
             not_before_ns=at_ns,
-            actor=said.worker,
-            traceback=trace_of(said.body),
+            actor=report.worker,
+            traceback=trace_of(report.body),
             taken_back=meaning.taken_back,
         )
 
@@ -440,13 +442,13 @@ def _took_ns(body: Mapping[str, Any]) -> int | None:
     return took_ns if type(took_ns) is int else None
 
 
-def _running(said: AttemptReport) -> Change:
-    return Change(JobState.RUNNING, worker=said.worker, run_fence=said.run.fence, actor=said.worker)
+def _running(report: AttemptReport) -> Change:
+    return Change(JobState.RUNNING, worker=report.worker, run_fence=report.run.fence, actor=report.worker)
 
 
 def _attempt(job: Job) -> CurrentAttempt:
     return CurrentAttempt(job.state, job.attempt, job.run_fence, job.created_ns)
 
 
-def _word(said: AttemptReport) -> ReportedAttempt:
-    return ReportedAttempt(said.attempt, said.run.fence, said.made_ns)
+def _reported(report: AttemptReport) -> ReportedAttempt:
+    return ReportedAttempt(report.attempt, report.run.fence, report.made_ns)

@@ -216,7 +216,7 @@ async def policy_at(
 ) -> AsyncIterator[PolicyService]:
     """The policy of the plane in the settings. `read_only`: nothing is created or written."""
     clock = clock or SystemClock()
-    database = open_database(settings.database_url, clock=clock, looks=read_only)
+    database = open_database(settings.database_url, clock=clock, read_only=read_only)
     try:
         if not read_only:  # later readers find all tables
             await prepare(database, SIGNAL_SCHEMA)

@@ -83,7 +83,7 @@ _FORGET: Final = sql("deadletter_forget")
 class WorkerStatus:
     """A worker, and whether it sent a heartbeat recently."""
 
-    said: Heartbeat
+    heartbeat: Heartbeat
     alive: bool
 
 

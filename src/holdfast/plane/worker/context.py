@@ -18,7 +18,7 @@ from holdfast.aio.lease import Lease
 from holdfast.core.lease.states import LeasePhase
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.leases.sync.lease import Lost
 from holdfast.plane.jobs.progress import Progress, ProgressReport
@@ -154,7 +154,7 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         try:
             super().log(level, msg, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - a broken handler, or a field that logging does not accept
-            say(_about_logs, logging.WARNING, "a line of a job could not be logged", error, **(self.extra or {}))
+            log_event(_about_logs, logging.WARNING, "a line of a job could not be logged", error, **(self.extra or {}))
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Add what is known to one line."""

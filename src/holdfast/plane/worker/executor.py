@@ -20,7 +20,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.app import JobFunction
 from holdfast.plane.worker.context import AnyContext
 from holdfast.types import NS
@@ -173,7 +173,7 @@ class Execution:
         try:
             self._loop.call_soon_threadsafe(self._end, ended)
         except RuntimeError:
-            say(_log, logging.WARNING, "a function ended after its worker had", job=self._context.job)
+            log_event(_log, logging.WARNING, "a function ended after its worker had", job=self._context.job)
 
     def _give_up(self) -> None:
         self._given_up = True

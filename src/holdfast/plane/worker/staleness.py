@@ -37,7 +37,7 @@ from typing import Final, NamedTuple, Protocol
 
 from holdfast.core.lease.fencing import accepts
 from holdfast.errors import BackendError, Timeout
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.bus.delivery_rules import lost_runs
 from holdfast.plane.db.ports import Database, Row
 from holdfast.plane.db.statements import sql
@@ -130,4 +130,4 @@ async def report_returned(staleness: StalenessCheck, name: tuple[str, int, int],
     except (BackendError, TimeoutError) as raised:
         error = Timeout(f"no answer within {REPORT_LIMIT_S:g} s") if limit.expired() else raised
         text = "a returned run could not be reported and may count as lost"
-        say(_log, logging.WARNING, text, error, job=name[0], attempt=name[2])
+        log_event(_log, logging.WARNING, text, error, job=name[0], attempt=name[2])

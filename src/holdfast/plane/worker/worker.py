@@ -54,7 +54,7 @@ from holdfast.core.lease.fencing import apart
 from holdfast.core.ports import Clock, Entropy, SharesTransactions
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, Timeout
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.guards.bearer import carried
 from holdfast.plane.app import App, JobFunction
 from holdfast.plane.bus.delivery_rules import DeadLetterDecision, given_up
@@ -239,7 +239,7 @@ class Worker:
         self._leases_last = isinstance(store, SharesTransactions) and store.rides
         chosen = _chosen(app, pools)
         topics = [topic for topic, function in app.functions.items() if function.pool in chosen]
-        self._unheard = Trouble(_log, "a heartbeat could not be stored", "heartbeats are stored again")
+        self._unheard = OutageLog(_log, "a heartbeat could not be stored", "heartbeats are stored again")
         self._counts = WorkerStatistics(held={topic: Distribution() for topic in topics})
         self._threads = JobThreads(f"holdfast-{self.name}")
         self._draining = asyncio.Event()
@@ -381,7 +381,7 @@ class Worker:
         for each in self._worker_pools:
             each.drain()
         self._beat_now.set()
-        say(_log, logging.INFO, "worker drains", worker=self.name, running=len(self.running()))
+        log_event(_log, logging.INFO, "worker drains", worker=self.name, running=len(self.running()))
         done = asyncio.gather(*(each.empty() for each in self._worker_pools))
         hurried = asyncio.create_task(self._hurried.wait())
         left_ns = _undisturbed_ns(self._grace_ns, self._cancel_grace_ns)
@@ -709,7 +709,7 @@ class WorkerPool:
     def _freed(self, attempt: Attempt, job: JobFunction, _: asyncio.Future[Any]) -> None:
         self._stuck[job.topic] -= 1
         text = "a function that did not stop has ended; its slot is free again"
-        say(
+        log_event(
             _log, logging.WARNING, text, job=attempt.assignment.job, attempt=attempt.assignment.attempt, topic=job.topic
         )
         self._adjust()
@@ -814,7 +814,7 @@ class Attempt:
         return sent is not None and apart(sent, fence, LATE_NS)
 
     async def _give_up(self, lease: Lease, letter: DeadLetterDecision) -> None:
-        say(_log, logging.ERROR, "an attempt has failed for good", job=self.assignment.job, reason=letter.reason)
+        log_event(_log, logging.ERROR, "an attempt has failed for good", job=self.assignment.job, reason=letter.reason)
         said = outcome.failed(letter.reason, retryable=False)
         await self._report(said, lease, {"code": str(letter.code), "took_ns": None})
 
@@ -982,7 +982,7 @@ class Attempt:
                     shared.statistics.given_back += 1
                     raise shared.later(error) from error
                 text = "a message could not be published and is tried again"
-                say(_log, logging.WARNING, text, error, message=message.id, job=self.assignment.job)
+                log_event(_log, logging.WARNING, text, error, message=message.id, job=self.assignment.job)
             else:
                 return
             delay_ns = shared.delays.backend.delay_ns(tries, 0, shared.entropy.below)

@@ -88,7 +88,7 @@ def read_yaml(text: str) -> SourceDocument:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = "there are several documents" if "single document" in str(error.context) else _said(error)
+        problem = "there are several documents" if "single document" in str(error.context) else _problem_text(error)
         raise UnreadableSource(problem, "mend the YAML", None if mark is None else _place(mark)) from None
     except yaml.YAMLError as error:
         raise UnreadableSource(f"is no YAML: {str(error).splitlines()[0][:200]}", "use printable text") from None
@@ -117,7 +117,7 @@ def _plain(text: str, place: TextPosition) -> Any:
     return int(text) if whole else float(text)
 
 
-def _said(error: yaml.MarkedYAMLError) -> str:
+def _problem_text(error: yaml.MarkedYAMLError) -> str:
     parts = [part for part in (error.context, error.problem) if part]
     return f"is no YAML: {', '.join(parts)}"[:200]
 

@@ -165,7 +165,7 @@ class NatsLink:
             return said
         return Timeout(f"nats at {self.address} sent an answer that makes no sense; it may have taken effect")
 
-    async def tell(self, subject: str) -> None:
+    async def publish_hint(self, subject: str) -> None:
         """Publish a hint that nothing answers. It may be lost."""
         session = self._session
         if session is not None and session.usable:
@@ -217,10 +217,10 @@ class NatsLink:
         client = SecureClient() if self.address.tls is not None else Client()
         acks = NatsAcks()
         session = NatsSession(client, acks, self.address)
-        told: list[Exception] = []  # what the client raises is often less
+        errors: list[Exception] = []  # what the client raises is often less
 
         async def trouble(error: Exception) -> None:
-            told.append(error)
+            errors.append(error)
             session.trouble(error)
 
         async def lost() -> None:
@@ -250,7 +250,7 @@ class NatsLink:
             self._close_later(client)
             if not isinstance(error, nats.errors.Error | OSError | TimeoutError | UnicodeError):
                 raise
-            raise self._not_reached(told[-1] if told and _says_less(error) else error) from error
+            raise self._not_reached(errors[-1] if errors and _says_less(error) else error) from error
         return session
 
     def _not_reached(self, error: BaseException) -> BackendError:

@@ -126,7 +126,7 @@ class NatsStore:
             if ours is not None:
                 after = replace(ours, ttl_ns=keep_ns, mark="") if keep_ns > 0 else by
                 if await step.write(after) is not None:
-                    await self._tell(key)
+                    await self._wake_one(key)
                     return True
             elif step.free and step.broken is None:
                 if await step.write(Free()) is not None:
@@ -144,9 +144,9 @@ class NatsStore:
         await self._bucket.prepare(deadline_ns)
         return KeyStep(self._keys, key, deadline_ns)
 
-    async def _tell(self, key: str) -> None:
+    async def _wake_one(self, key: str) -> None:
         """Wake one waiter."""
-        await self._link.tell(self._bucket.names.hints + key_token(key))
+        await self._link.publish_hint(self._bucket.names.hints + key_token(key))
 
     # Many keys.
 
@@ -209,7 +209,7 @@ class NatsStore:
             seq = await self._bucket.write(write, step.deadline_ns)
             if seq is not None:
                 broken = self._keys.wrote(write, seq)
-                await self._tell(key)
+                await self._wake_one(key)
                 await self._keys.keep_record(key, broken, step.deadline_ns)
                 return replace(record, fence=seq)
             await step.pause()

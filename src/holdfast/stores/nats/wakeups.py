@@ -135,7 +135,7 @@ class WakeupHub:
                 await subscription.unsubscribe()
                 await self._confirm(self._link.deadline(LEAVE_NS))
         if hint is not None:
-            await self._link.tell(hint)
+            await self._link.publish_hint(hint)
 
 
 class NatsWatch:

@@ -117,14 +117,14 @@ class HintListener:
         self._closing = False
         self._pid = os.getpid()  # last: in a child, an interrupt before it repeats the others
 
-    def opened(self, subscription: PostgresSubscription, told: Callable[[], None]) -> bool:
-        """Add a subscription. True: it receives hints from now on. False: `told` is called when that is decided."""
+    def opened(self, subscription: PostgresSubscription, on_listening: Callable[[], None]) -> bool:
+        """Add a subscription. True: it receives hints from now on. False: `on_listening` is called later."""
         with self._mutex:
             self._subscriptions[subscription.entry] = subscription
             self._closing = False
             if self._connection is not None:
                 return True
-            self._openers.append(told)
+            self._openers.append(on_listening)
             if self._thread is None or not self._thread.is_alive():
                 self._failed = None
                 thread = threading.Thread(target=self._run, name="holdfast-postgres-listener", daemon=True)
@@ -189,7 +189,7 @@ class HintListener:
                 self._wake_all()  # a release between the two connections was missed
             pause = _AGAIN_MIN_S
             try:
-                self._hear(connection)
+                self._receive(connection)
             except (BackendError, psycopg.Error, OSError):
                 pass
             finally:
@@ -218,8 +218,8 @@ class HintListener:
             self._connection = connection
             self._failed = None
             openers, self._openers = self._openers, []
-        for told in openers:
-            told()
+        for on_listening in openers:
+            on_listening()
         return connection
 
     def _gives_up(self, error: BackendError) -> bool:
@@ -230,11 +230,11 @@ class HintListener:
             over = self._closing or not self._subscriptions or isinstance(error, Misconfigured)
             if over:
                 self._thread = None
-        for told in openers:
-            told()
+        for on_listening in openers:
+            on_listening()
         return over
 
-    def _hear(self, connection: PostgresConnection) -> None:
+    def _receive(self, connection: PostgresConnection) -> None:
         raw = connection.connection
         heard = needed = time.monotonic_ns()
         poll = select.poll()
@@ -306,12 +306,12 @@ class PostgresAsyncioSubscriber:
         loop = asyncio.get_running_loop()
         subscription, decided = LoopSubscription(listener), asyncio.Event()
 
-        def told() -> None:
+        def on_listening() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(decided.set)
 
         try:
-            if not listener.opened(subscription, told):
+            if not listener.opened(subscription, on_listening):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(timeout_ns / NS):
                         await decided.wait()

@@ -47,8 +47,8 @@ def all_holdings(seen: Sequence[Sequence[Holding]], limit: int, nodes: int) -> l
     ends = [each[-1].key if 0 < limit <= len(each) else None for each in seen]
     shown: list[Holding] = []
     for key in sorted({key for each in known for key in each}):
-        said = [each.get(key) for each, end in zip(known, ends, strict=True) if end is None or key <= end]
-        holding = one_holding(said, nodes)
+        answers = [each.get(key) for each, end in zip(known, ends, strict=True) if end is None or key <= end]
+        holding = one_holding(answers, nodes)
         if holding is not None:
             shown.append(holding)
     return shown[: max(0, limit)]
@@ -108,22 +108,22 @@ def _same(first: AuditRecord, second: AuditRecord) -> bool:
     )
 
 
-def all_findings(said: Mapping[int, Sequence[StoreFinding]], nodes: int) -> list[StoreFinding]:
+def all_findings(answers: Mapping[int, Sequence[StoreFinding]], nodes: int) -> list[StoreFinding]:
     """The findings about a quorum: those of each node with its number, and one for each check that all nodes pass.
 
     A node that forgets a lease, for whatever reason, may vote for another holder; with a lease that exactly a majority
     has granted, one such node is enough.
     """
     found: list[StoreFinding] = []
-    if len(said) < nodes:
-        away = ", ".join(str(node + 1) for node in range(nodes) if node not in said)
+    if len(answers) < nodes:
+        away = ", ".join(str(node + 1) for node in range(nodes) if node not in answers)
         reason = "if one more node goes away, there may be no majority"
         found.append(StoreFinding("nodes", Severity.WARNING, f"no answer of {away} (of {nodes})", reason, "restore it"))
     else:
         found.append(StoreFinding("nodes", Severity.OK, f"all {nodes} answer"))
-    checks = dict.fromkeys(each.check for findings in said.values() for each in findings)
+    checks = dict.fromkeys(each.check for findings in answers.values() for each in findings)
     for check in checks:
-        of_nodes = {node: each for node, findings in said.items() for each in findings if each.check == check}
+        of_nodes = {node: each for node, findings in answers.items() for each in findings if each.check == check}
         bad = {node: each for node, each in of_nodes.items() if each.severity is not Severity.OK}
         if not bad:
             found.append(next(iter(of_nodes.values())))

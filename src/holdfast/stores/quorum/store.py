@@ -279,14 +279,14 @@ class QuorumStore:
         return [_MEANING.get(verdict) for verdict in decided]
 
     def _renewed(self, answers: Answers[list[bool | None]], number: int) -> Verdict:
-        said = (failure(each) if isinstance(each, BackendError) else vote(each[number]) for each in answers.values())
-        return Tally(self._nodes.number, said).verdict
+        votes = (failure(each) if isinstance(each, BackendError) else vote(each[number]) for each in answers.values())
+        return Tally(self._nodes.number, votes).verdict
 
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
         """See `ports.Store.release`. Every node is asked, and a majority is waited for."""
         self._late.over(token)
         answers = await self._majority(lambda store, limit: store.release(key, token, None, keep_ns, limit), timeout_ns)
-        released = _MEANING.get(self._said(answers))
+        released = _MEANING.get(self._verdict(answers))
         if released is None:
             raise self._nodes.failed(f"release lock {key}", answers, harmless=False)
         return released
@@ -297,12 +297,12 @@ class QuorumStore:
             range(nodes.number),
             call,
             nodes.now_ns() + timeout_ns,
-            lambda answers: self._said(answers) is not Verdict.PENDING,
+            lambda answers: self._verdict(answers) is not Verdict.PENDING,
         )
 
-    def _said(self, answers: Answers[bool]) -> Verdict:
-        said = (failure(each) if isinstance(each, BackendError) else vote(each) for each in answers.values())
-        return Tally(self._nodes.number, said).verdict
+    def _verdict(self, answers: Answers[bool]) -> Verdict:
+        votes = (failure(each) if isinstance(each, BackendError) else vote(each) for each in answers.values())
+        return Tally(self._nodes.number, votes).verdict
 
     # For operators. These wait for every healthy node, so that all see the same.
 
@@ -375,7 +375,7 @@ class QuorumStore:
             return True
 
         answers = await self._majority(ping, timeout_ns)
-        if self._said(answers) is not Verdict.WON:
+        if self._verdict(answers) is not Verdict.WON:
             raise self._nodes.failed("ping", answers, harmless=True)
 
     async def close(self) -> None:

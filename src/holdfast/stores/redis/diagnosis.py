@@ -45,20 +45,20 @@ async def probe(driver: Driver, deadline_ns: int, *, sentinel: bool, wait_replic
     replies = await driver.call_all(b"".join(commands), len(commands), deadline_ns)
     replies += [None] * (len(commands) - len(replies))
     info, script, heard = replies[:3]
-    said = _info(info)
+    info = _info(info)
     settings = [_setting(reply) for reply in replies[3:]]
     watched = isinstance(heard, list) and len(heard) == 2 and isinstance(heard[1], int) and heard[1] > 0
-    replicas = _number(said.get("connected_slaves"))
-    clustered = said.get("cluster_enabled") == "1" and replicas != 0
+    replicas = _number(info.get("connected_slaves"))
+    clustered = info.get("cluster_enabled") == "1" and replicas != 0
     failover = "Sentinel" if sentinel or watched else "a cluster" if clustered else ""
-    version = said.get("valkey_version") or said.get("redis_version")
+    version = info.get("valkey_version") or info.get("redis_version")
     return RedisFacts(
-        product="valkey" if "valkey_version" in said else "redis",
+        product="valkey" if "valkey_version" in info else "redis",
         version=None if version is None else tuple(int(part) for part in version.split(".") if part.isdigit()),
-        role=said.get("role"),
-        max_memory=_number(said.get("maxmemory")),
-        policy=said.get("maxmemory_policy"),
-        append_only=None if "aof_enabled" not in said else said["aof_enabled"] == "1",
+        role=info.get("role"),
+        max_memory=_number(info.get("maxmemory")),
+        policy=info.get("maxmemory_policy"),
+        append_only=None if "aof_enabled" not in info else info["aof_enabled"] == "1",
         append_fsync=settings[0],
         replicas=replicas,
         min_replicas=_number(settings[1]),

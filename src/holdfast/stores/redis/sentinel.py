@@ -206,12 +206,12 @@ class SwitchListener:
             self._catch_up()
             while not self._stopped.is_set() and self._source() is not None:
                 try:
-                    self._heard(connection.next_reply(time.monotonic_ns() + _LISTEN_NS))
+                    self._on_switch(connection.next_reply(time.monotonic_ns() + _LISTEN_NS))
                 except ConnectionBroken:
                     raise
                 except Timeout:  # it may be gone without a word
                     connection.send(pack(("PING",)), time.monotonic_ns() + ASK_NS)
-                    self._heard(connection.next_reply(time.monotonic_ns() + ASK_NS))
+                    self._on_switch(connection.next_reply(time.monotonic_ns() + ASK_NS))
         finally:
             self._connection = None
             connection.close()
@@ -222,7 +222,7 @@ class SwitchListener:
         if source is not None:
             source.ask(time.monotonic_ns() + 2 * NS)
 
-    def _heard(self, reply: Reply) -> None:
+    def _on_switch(self, reply: Reply) -> None:
         match reply:
             case [b"message", _, bytes(text)]:
                 words = text.decode(errors="replace").split(" ")

@@ -109,7 +109,7 @@ class LeaseBatch:
                 )
             return answers
 
-        return self._told(step)
+        return self._translated(step)
 
     def returning(self, grants: Sequence[Grant]) -> Callable[[sqlite3.Connection], list[tuple[bool, list[str]]]]:
         """A step: compare and delete each. Whether it was ours, and whom to wake."""
@@ -120,12 +120,12 @@ class LeaseBatch:
             batch = (release_parameters(grant.key, grant.token, now, host) for grant in grants)
             return [leases.released(connection.execute(RELEASE, each).fetchall(), now) for each in batch]
 
-        return self._told(step)
+        return self._translated(step)
 
-    def _told(self, step: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
+    def _translated(self, step: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
         """The step, with errors in terms of leases, whichever transaction it runs in."""
 
-        def told(connection: sqlite3.Connection) -> T:
+        def run_step(connection: sqlite3.Connection) -> T:
             try:
                 return step(connection)
             except sqlite3.Error as error:
@@ -135,7 +135,7 @@ class LeaseBatch:
             except UnicodeDecodeError as error:  # SQLite's message about a damaged file may quote the damage
                 raise damaged(self._leases.file.path) from error
 
-        return told
+        return run_step
 
 
 _HOLDERS: Final = sql("holders")

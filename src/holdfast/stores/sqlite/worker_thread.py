@@ -102,9 +102,9 @@ class LoopWorker:
     def _serve(self, jobs: queue.SimpleQueue[list[_Job] | None]) -> None:
         while (asked := jobs.get()) is not None:
             for at in range(0, len(asked), _ANSWERS_MAX):
-                self._tell([each for job in asked[at : at + _ANSWERS_MAX] if (each := _done(job)) is not None])
+                self._deliver([each for job in asked[at : at + _ANSWERS_MAX] if (each := _done(job)) is not None])
 
-    def _tell(self, answers: list[_Answer]) -> None:
+    def _deliver(self, answers: list[_Answer]) -> None:
         if not answers:
             return
         try:

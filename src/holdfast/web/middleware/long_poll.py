@@ -18,7 +18,7 @@ from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 
 
 @asynccontextmanager
-async def patient(request: Request, process_health: ProcessHealth) -> AsyncIterator[ClientWait]:
+async def client_wait(request: Request, process_health: ProcessHealth) -> AsyncIterator[ClientWait]:
     """The wait of this request's client. The body of the request has been read before."""
     client = ClientWait()
     watching = asyncio.create_task(_watch(request.receive, client), name="connection of a waiter")

@@ -17,7 +17,7 @@ from holdfast.types import duration_ns
 from holdfast.web import cursors
 from holdfast.web.middleware.auth import Asking, Role, Segment, Serving, needs, own_tenant
 from holdfast.web.middleware.json_body import JsonRoute
-from holdfast.web.middleware.long_poll import patient
+from holdfast.web.middleware.long_poll import client_wait
 from holdfast.web.routes import health
 from holdfast.web.schemas.jobs import (
     CancelJob,
@@ -54,19 +54,19 @@ _AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": JobShown, "description
     summary="Submit a job",
 )
 async def submit(
-    asked: SubmitJob,
+    body: SubmitJob,
     response: Response,
     service: Serving,
     caller: Asking,
     idempotency_key: Annotated[Key | None, Header()] = None,
 ) -> JobShown:
     """Insert a job. The same idempotency key returns the same job, and is refused for another one."""
-    if None not in (idempotency_key, asked.idempotency_key) and idempotency_key != asked.idempotency_key:
+    if None not in (idempotency_key, body.idempotency_key) and idempotency_key != body.idempotency_key:
         raise BadInput("idempotency_key", "differs from the header", "give one of the two, or the same in both")
-    key = asked.idempotency_key or idempotency_key
+    key = body.idempotency_key or idempotency_key
     now_ns = service.parts.store.clock.now().wall
-    wanted = asked.submission(own_tenant(caller, asked.tenant), key, caller.name, now_ns)
-    made, new = await service.submit(caller, wanted, pool=asked.pool)
+    wanted = body.submission(own_tenant(caller, body.tenant), key, caller.name, now_ns)
+    made, new = await service.submit(caller, wanted, pool=body.pool)
     return _made(response, made, new, await service.warning(caller, made))
 
 
@@ -86,13 +86,13 @@ async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Que
 
 @router.post("/watch/jobs", dependencies=[needs(Role.VIEWER)], summary="Wait for changes of jobs")
 async def watch(
-    asked: WatchItems, request: Request, service: Serving, caller: Asking, process_health: health.Asked
+    body: WatchItems, request: Request, service: Serving, caller: Asking, process_health: health.Asked
 ) -> WatchedList:
     """Wait until jobs change or end. The response contains those that have; it is empty after the timeout.
 
     Many clients that wait cost the database one query. A process that shuts down responds early; ask again.
     """
-    return await watched(service.job_changes, asked, request, caller, process_health)
+    return await watched(service.job_changes, body, request, caller, process_health)
 
 
 @router.get("/jobs/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a job")
@@ -119,8 +119,8 @@ async def cancel(
     job_id: Segment, response: Response, service: Serving, caller: Asking, why: CancelJob | None = None
 ) -> JobShown:
     """Request the cancellation of a job. The request is stored; a scheduler carries it out. Can be repeated."""
-    found, asked = await service.cancel(caller, job_id, reason=(why or CancelJob()).reason)
-    response.status_code = 202 if asked else 200
+    found, cancelling = await service.cancel(caller, job_id, reason=(why or CancelJob()).reason)
+    response.status_code = 202 if cancelling else 200
     return JobShown.whole(found)
 
 
@@ -179,12 +179,12 @@ async def forget_letter(letter_id: Segment, service: Serving, caller: Asking) ->
 
 
 async def watched(
-    changes: ChangeWatcher, asked: WatchItems, request: Request, caller: Caller, process_health: ProcessHealth
+    changes: ChangeWatcher, body: WatchItems, request: Request, caller: Caller, process_health: ProcessHealth
 ) -> WatchedList:
     """The response to a request that waits for changes of jobs or runs."""
-    timeout_ns = duration_ns("timeout", asked.timeout)
-    async with patient(request, process_health) as client:
-        waiting = changes.wait(caller, asked.known, timeout_ns, ended=asked.ended)
+    timeout_ns = duration_ns("timeout", body.timeout)
+    async with client_wait(request, process_health) as client:
+        waiting = changes.wait(caller, body.known, timeout_ns, ended=body.ended)
         return WatchedList.of(await client.unless_ended(waiting) or {})
 
 

@@ -30,10 +30,10 @@ async def policy(service: Serving) -> PolicyShown:
 
 
 @router.put("/policy", dependencies=[needs(Role.OPERATOR, everywhere=True)], summary="Switch a risk class")
-async def switch_policy(asked: SwitchPolicy, service: Serving, caller: Asking) -> SwitchedShown:
+async def switch_policy(body: SwitchPolicy, service: Serving, caller: Asking) -> SwitchedShown:
     """Switch one risk class, immediately and in all processes. 409 if it was changed since `expect`."""
     standing, changed = await service.policy.set(
-        asked.risk, asked.mode, actor=caller.name, reason=asked.reason, source=PolicySource.API, expect=asked.expect
+        body.risk, body.mode, actor=caller.name, reason=body.reason, source=PolicySource.API, expect=body.expect
     )
     return SwitchedShown.after(standing, changed=changed)
 
@@ -43,10 +43,10 @@ async def switch_policy(asked: SwitchPolicy, service: Serving, caller: Asking) -
     dependencies=[needs(Role.OPERATOR, everywhere=True)],
     summary="Switch the jitter of busy retries",
 )
-async def switch_jitter(asked: SwitchJitter, service: Serving, caller: Asking) -> JitterSwitched:
+async def switch_jitter(body: SwitchJitter, service: Serving, caller: Asking) -> JitterSwitched:
     """Switch it in all processes, without a restart; 0 is the fixed delay. 409 if it was changed since `expect`."""
     standing, changed = await service.policy.set_jitter(
-        asked.seconds, actor=caller.name, reason=asked.reason, source=PolicySource.API, expect=asked.expect
+        body.seconds, actor=caller.name, reason=body.reason, source=PolicySource.API, expect=body.expect
     )
     return JitterSwitched.after(standing, changed=changed)
 

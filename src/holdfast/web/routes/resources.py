@@ -10,7 +10,7 @@ from holdfast.plane.resources.model import BEFORE_ALL, HolderCursor
 from holdfast.web import cursors
 from holdfast.web.middleware.auth import Asking, Role, Serving, needs, own_tenant
 from holdfast.web.middleware.json_body import JsonRoute
-from holdfast.web.middleware.long_poll import patient
+from holdfast.web.middleware.long_poll import client_wait
 from holdfast.web.routes import health
 from holdfast.web.schemas.resources import (
     AcquireResource,
@@ -36,48 +36,48 @@ router = APIRouter(tags=["resource locks"], route_class=JsonRoute)
 
 @router.post("/resource-locks/acquire", dependencies=[needs(Role.OPERATOR)], summary="Take a resource")
 async def acquire(
-    asked: AcquireResource, request: Request, service: Serving, caller: Asking, process_health: health.Asked
+    body: AcquireResource, request: Request, service: Serving, caller: Asking, process_health: health.Asked
 ) -> GrantShown:
     """Acquire a resource, shared or exclusive. 409 with Retry-After while it is not available.
 
     A client that disconnects while it waits gets nothing and blocks no reader. A process that shuts down ends all
     waits: 503 with Retry-After.
     """
-    tenant = own_tenant(caller, asked.tenant)
-    async with patient(request, process_health) as client:
+    tenant = own_tenant(caller, body.tenant)
+    async with client_wait(request, process_health) as client:
         grant = await service.resources.acquire(
             tenant,
-            asked.resource,
-            owner=asked.owner,
-            mode=asked.mode,
-            ttl=asked.ttl,
-            timeout=asked.timeout,
-            token=asked.token,
+            body.resource,
+            owner=body.owner,
+            mode=body.mode,
+            ttl=body.ttl,
+            timeout=body.timeout,
+            token=body.token,
             client=client,
         )
     return GrantShown.to(grant)
 
 
 @router.post("/resource-locks/renew", dependencies=[needs(Role.OPERATOR)], summary="Keep a resource")
-async def renew(asked: RenewResource, service: Serving, caller: Asking) -> HolderShown:
+async def renew(body: RenewResource, service: Serving, caller: Asking) -> HolderShown:
     """Set a new expiry for one holder. 409 `lock not owned` without the token of a current holder."""
-    tenant = own_tenant(caller, asked.tenant)
-    return HolderShown.of(await service.resources.renew(tenant, asked.resource, asked.token, ttl=asked.ttl))
+    tenant = own_tenant(caller, body.tenant)
+    return HolderShown.of(await service.resources.renew(tenant, body.resource, body.token, ttl=body.ttl))
 
 
 @router.post("/resource-locks/release", dependencies=[needs(Role.OPERATOR)], summary="Give a resource back")
-async def release(asked: ReleaseResource, service: Serving, caller: Asking) -> ReleasedShown:
+async def release(body: ReleaseResource, service: Serving, caller: Asking) -> ReleasedShown:
     """Release a resource. 409 `lock not owned` without the token of a current holder."""
-    tenant = own_tenant(caller, asked.tenant)
-    return ReleasedShown(released=HolderShown.of(await service.resources.release(tenant, asked.resource, asked.token)))
+    tenant = own_tenant(caller, body.tenant)
+    return ReleasedShown(released=HolderShown.of(await service.resources.release(tenant, body.resource, body.token)))
 
 
 @router.post("/resource-locks/break", dependencies=[needs(Role.ADMIN)], summary="Take a resource away")
-async def take_away(asked: BreakResource, service: Serving, caller: Asking) -> BrokenShown:
+async def take_away(body: BreakResource, service: Serving, caller: Asking) -> BrokenShown:
     """Remove the holders of a resource by force. The record is kept forever, with the reason."""
-    tenant = own_tenant(caller, asked.tenant)
+    tenant = own_tenant(caller, body.tenant)
     broken = await service.breaks.force_release(
-        tenant, asked.resource, actor=caller.name, reason=asked.reason, fence=asked.fence
+        tenant, body.resource, actor=caller.name, reason=body.reason, fence=body.fence
     )
     return BrokenShown(broken=[BreakShown.of(each) for each in broken])
 

@@ -68,9 +68,9 @@ _KEPT: dict[int | str, dict[str, Any]] = {200: {"model": WorkflowShown, "descrip
     dependencies=[needs(Role.OPERATOR)],
     summary="Define a workflow",
 )
-async def define(asked: DefineWorkflow, response: Response, service: Serving, caller: Asking) -> WorkflowShown:
+async def define(body: DefineWorkflow, response: Response, service: Serving, caller: Asking) -> WorkflowShown:
     """Store a definition. An unchanged one keeps its version; a changed one is the next. 422 names all problems."""
-    kept, new = await service.flows.define_document(caller, asked.definition, tenant=asked.tenant)
+    kept, new = await service.flows.define_document(caller, body.definition, tenant=body.tenant)
     response.status_code = 201 if new else 200
     return WorkflowShown.whole(kept)
 
@@ -106,28 +106,28 @@ async def kept_workflow(
     summary="Start a run",
 )
 async def start_run(
-    asked: StartRun,
+    body: StartRun,
     response: Response,
     service: Serving,
     caller: Asking,
     idempotency_key: Annotated[Key | None, Header()] = None,
 ) -> RunShown:
     """Start a run of a workflow. The same idempotency key returns the same run, and is refused for another one."""
-    key = _key(idempotency_key, asked.idempotency_key)
+    key = _key(idempotency_key, body.idempotency_key)
     now_ns = service.flows.store.clock.now().wall
     return _made(
         response,
         *await service.flows.start(
             caller,
-            asked.workflow,
-            asked.input,
-            version=asked.version,
-            tenant=own_tenant(caller, asked.tenant),
-            run_id=asked.id,
+            body.workflow,
+            body.input,
+            version=body.version,
+            tenant=own_tenant(caller, body.tenant),
+            run_id=body.id,
             idempotency_key=key,
-            deadline_ns=None if asked.deadline_in is None else now_ns + duration_ns("deadline_in", asked.deadline_in),
-            trace=asked.trace,
-            labels=asked.labels,
+            deadline_ns=None if body.deadline_in is None else now_ns + duration_ns("deadline_in", body.deadline_in),
+            trace=body.trace,
+            labels=body.labels,
         ),
     )
 
@@ -148,10 +148,10 @@ async def runs(service: Serving, caller: Asking, which: Annotated[RunFilter, Que
 
 @router.post("/watch/runs", dependencies=[needs(Role.VIEWER)], summary="Wait for changes of runs")
 async def watch_runs(
-    asked: WatchItems, request: Request, service: Serving, caller: Asking, process_health: health.Asked
+    body: WatchItems, request: Request, service: Serving, caller: Asking, process_health: health.Asked
 ) -> WatchedList:
     """Wait until runs change or end, as for jobs."""
-    return await watched(service.run_changes, asked, request, caller, process_health)
+    return await watched(service.run_changes, body, request, caller, process_health)
 
 
 @router.get("/runs/{run_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a run")
@@ -188,8 +188,8 @@ async def cancel_run(
     run_id: Segment, response: Response, service: Serving, caller: Asking, why: CancelRun | None = None
 ) -> RunShown:
     """Request the cancellation of a run and of all that it has started. The request is stored; an engine does it."""
-    found, asked = await service.flows.cancel(caller, run_id, reason=(why or CancelRun()).reason)
-    response.status_code = 202 if asked else 200
+    found, cancelling = await service.flows.cancel(caller, run_id, reason=(why or CancelRun()).reason)
+    response.status_code = 202 if cancelling else 200
     return RunShown.of(found)
 
 
@@ -253,9 +253,9 @@ async def reject(job_id: Segment, service: Serving, caller: Asking, said: Decide
 
 
 async def _decide(
-    service: Serving, caller: Caller, job_id: str, verdict: ApprovalVerdict, said: Decide | None
+    service: Serving, caller: Caller, job_id: str, verdict: ApprovalVerdict, decision: Decide | None
 ) -> DecisionShown:
-    note, revision = ("", None) if said is None else (said.note, said.revision)
+    note, revision = ("", None) if decision is None else (decision.note, decision.revision)
     decided = await service.flows.decide(caller, job_id, verdict, note=note, revision=revision)
     return DecisionShown.after(decided)
 

@@ -61,18 +61,18 @@ class WorkerShown(ResponseBody):
     @classmethod
     def of(cls, worker: WorkerStatus) -> WorkerShown:
         """From the status."""
-        said = worker.said
+        heartbeat = worker.heartbeat
         return cls(
-            worker=said.worker,
-            pool=said.pool,
-            topics=list(said.topics),
-            capacity=said.capacity,
-            active=said.active,
-            draining=said.draining,
+            worker=heartbeat.worker,
+            pool=heartbeat.pool,
+            topics=list(heartbeat.topics),
+            capacity=heartbeat.capacity,
+            active=heartbeat.active,
+            draining=heartbeat.draining,
             alive=worker.alive,
-            heard_at=moment(said.at_ns),
-            host=said.host,
-            pid=said.pid,
+            heard_at=moment(heartbeat.at_ns),
+            host=heartbeat.host,
+            pid=heartbeat.pid,
         )
 
 

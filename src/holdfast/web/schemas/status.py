@@ -122,16 +122,16 @@ class WorkerLine(ResponseBody):
     @classmethod
     def of(cls, worker: WorkerStatus) -> WorkerLine:
         """From the status."""
-        said = worker.said
+        heartbeat = worker.heartbeat
         return cls(
-            worker=said.worker,
-            pool=said.pool,
-            topics=list(said.topics),
-            capacity=said.capacity,
-            active=said.active,
-            draining=said.draining,
+            worker=heartbeat.worker,
+            pool=heartbeat.pool,
+            topics=list(heartbeat.topics),
+            capacity=heartbeat.capacity,
+            active=heartbeat.active,
+            draining=heartbeat.draining,
             alive=worker.alive,
-            heard_at=moment(said.at_ns),
+            heard_at=moment(heartbeat.at_ns),
         )
 
 

@@ -20,7 +20,7 @@ from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.settings.settings import Settings
 from holdfast.testing.proxy import FaultProxy
 from support.fixtures.workflows import ASKER, FlowReplica, FlowStage, holds
@@ -99,7 +99,7 @@ async def test_a_release_that_fails_is_a_warning_and_never_the_outcome(
         settings = Settings(
             database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=f"redis://{proxy.address}"
         )
-        async with opened(settings) as components:
+        async with open_components(settings) as components:
             components.approvals.rules = PAYMENTS
             approvals = staged(components)
             job, _ = await components.service.submit(ASKER, Submission("bank.pay", None))
@@ -153,7 +153,7 @@ async def test_a_decision_on_a_hung_lease_store_ends_within_the_envelope(
         settings = Settings(
             database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=f"redis://{proxy.address}"
         )
-        async with opened(settings) as components:
+        async with open_components(settings) as components:
             components.approvals.rules = PAYMENTS
             job, _ = await components.service.submit(ASKER, Submission("bank.pay", None))
             await components.locks.ping()
@@ -178,7 +178,7 @@ async def test_a_release_on_a_hung_lease_store_ends_within_two_seconds_and_is_ne
         settings = Settings(
             database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=f"redis://{proxy.address}"
         )
-        async with opened(settings) as components:
+        async with open_components(settings) as components:
             components.approvals.rules = PAYMENTS
             approvals, jobs = staged(components), []
 

@@ -23,7 +23,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import ACTIVE, JobState
 from holdfast.plane.model.paging import AFTER_ALL, Place
 from holdfast.plane.model.records import Heartbeat
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
 from support.fixtures.scheduling import POOL, TOPIC, Planes, Replica, cancelled, finished, run_of, submitted
@@ -315,7 +315,7 @@ async def test_an_older_word_of_a_worker_does_not_replace_a_newer_and_a_clock_ah
 
 
 async def test_postgres_lists_a_rare_topic_by_its_index_without_knowing_the_value(postgres_url: str) -> None:
-    async with opened(Settings(database=postgres_url, leases="memory://")) as components:
+    async with open_components(Settings(database=postgres_url, leases="memory://")) as components:
         rows = [{"id": f"j{n}", "tenant": "t", "state": "SUCCEEDED", "at_ns": 10**9 + n} for n in range(STORED)]
         await components.database.write(lambda tx: tx.query_many(_FILL, rows))
         await components.database.write(lambda tx: tx.query("ANALYZE"))

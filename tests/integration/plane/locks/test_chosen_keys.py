@@ -20,7 +20,7 @@ from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, WORKER_JOB, S
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.process.components import Components, note_bus, note_keys, opened
+from holdfast.plane.process.components import Components, note_bus, note_keys, open_components
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.scheduler.scheduler import report_of
 from holdfast.plane.service.service import Caller
@@ -176,27 +176,27 @@ async def test_every_key_of_a_running_plane_begins_with_the_word(places: Setting
 @pytest.mark.parametrize("works", [False, True], ids=["a command", "a process of the plane"])
 async def test_another_word_than_that_of_the_first_process_is_refused(tmp_path: Path, works: bool) -> None:
     settings = on_one_file(tmp_path)
-    async with opened(settings, works=True):
+    async with open_components(settings, works=True):
         pass
     with pytest.raises(BadInput, match=r"begin with acme:, and here they would begin with holdfast:"):
-        async with opened(on_one_file(tmp_path, NameSettings()), works=works):
+        async with open_components(on_one_file(tmp_path, NameSettings()), works=works):
             pass
-    async with opened(settings, works=works):
+    async with open_components(settings, works=works):
         pass
 
 
 async def test_a_plane_without_any_process_refuses_no_command_and_the_first_process_chooses(tmp_path: Path) -> None:
-    async with opened(on_one_file(tmp_path, NameSettings())) as components:
+    async with open_components(on_one_file(tmp_path, NameSettings())) as components:
         await submitted(components)
     assert await note_keys(on_one_file(tmp_path)) == (None, "acme")
-    async with opened(on_one_file(tmp_path), works=True):
+    async with open_components(on_one_file(tmp_path), works=True):
         pass
 
 
 async def test_a_plane_of_an_older_version_has_the_default_word(tmp_path: Path) -> None:
     await note_bus(on_one_file(tmp_path))  # all that an older version has stored about itself
     with pytest.raises(BadInput, match=r"names\.keys: the keys of this plane begin with holdfast:"):
-        async with opened(on_one_file(tmp_path), works=True):
+        async with open_components(on_one_file(tmp_path), works=True):
             pass
     assert await note_keys(on_one_file(tmp_path)) == ("holdfast", "acme")
 
@@ -211,7 +211,7 @@ async def test_a_switch_is_refused_while_a_lease_is_held_or_a_worker_lives(place
         (worker,) = plane.health()[0].detail["workers"]
         with pytest.raises(LockBusy, match=f"the worker {worker} is alive; end all processes of the plane"):
             await note_keys(other)
-        async with opened(places, works=True):
+        async with open_components(places, works=True):
             pass  # a refused switch has changed nothing
     assert await note_keys(other) == ("acme", "holdfast")
 

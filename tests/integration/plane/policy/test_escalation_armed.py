@@ -12,7 +12,7 @@ from holdfast.observe import prometheus
 from holdfast.plane.locks.registry import WORKFLOW_RUN
 from holdfast.plane.policy.escalation_rules import EscalationRule
 from holdfast.plane.policy.model import PolicySource
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import EscalationSettings, Settings
 from holdfast.testing.proxy import FaultProxy
@@ -161,8 +161,8 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             escalation=EscalationSettings(armed=True),
         )
         async with (
-            opened(settings, works=True, clock=clock, instance="a") as a,
-            opened(settings, works=True, clock=clock, instance="b") as b,
+            open_components(settings, works=True, clock=clock, instance="a") as a,
+            open_components(settings, works=True, clock=clock, instance="b") as b,
         ):
             assert "holdfast_workflow_lock_fallback_total 0.0" in scraped(a)
             await a.service.policy.set("high", "fail_open", actor="ada", reason="release", source=PolicySource.COMMAND)

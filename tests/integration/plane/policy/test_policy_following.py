@@ -13,7 +13,7 @@ from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.policy_exercise import parse_exercise
 from holdfast.errors import BadInput, Unavailable
 from holdfast.plane.policy.model import PolicySource
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.settings.settings import ExerciseSettings, Settings
 from holdfast.runtime.policy_switch import edit_policy_file
 from holdfast.types import NS
@@ -254,7 +254,10 @@ async def test_two_planes_on_one_file_follow_one_policy_and_their_settings_speak
         risk=(("money", OnError.FAIL_OPEN),),
         exercise=ExerciseSettings(family="workflow.run", share=0.5),
     )
-    async with opened(settings, works=True, instance="a") as a, opened(settings, works=True, instance="b") as b:
+    async with (
+        open_components(settings, works=True, instance="a") as a,
+        open_components(settings, works=True, instance="b") as b,
+    ):
         assert a.locks.policy.current() == {"high": "fail_closed", "low": "fail_open", "money": "fail_open"}
         assert [each.share for each in b.locks.exercise.current()] == [0.5]
         await a.service.policy.set("money", "fail_closed", actor="ada", reason="r", source=PolicySource.API)
@@ -266,7 +269,7 @@ async def test_two_planes_on_one_file_follow_one_policy_and_their_settings_speak
             ("high", PolicySource.START),
             ("low", PolicySource.START),
         ]
-    async with opened(settings) as looks:  # a command that only looks says nothing
+    async with open_components(settings) as looks:  # a command that only looks says nothing
         assert looks.locks.policy.current()["money"] == "fail_closed"
         assert len(await looks.service.policy.history()) == 4
 

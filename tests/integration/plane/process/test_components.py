@@ -18,7 +18,7 @@ from holdfast.plane.approvals.service import GATE_TOPIC
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.process import sample
-from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.process.parts import State
 from holdfast.plane.process.plane import PARTS, Plane, check_parts
 from holdfast.plane.service.service import Caller
@@ -125,7 +125,7 @@ def _detail(plane: Plane, part: str) -> Mapping[str, Any]:
 async def test_each_part_runs_alone_beside_the_others(tmp_path: Path) -> None:
     settings = calm(tmp_path)
     planes = [Plane(settings, {part}, app=doubling() if part == "worker" else None) for part in OWN]
-    async with opened(settings) as components:
+    async with open_components(settings) as components:
         for plane in planes:
             await plane.start()
             assert [each.state for each in plane.health()] == [State.RUNNING]
@@ -166,7 +166,7 @@ async def test_stopping_lets_what_runs_finish_and_releases_every_lease(tmp_path:
     gate.go.set()
     assert await stopping
     assert {each.state for each in plane.health()} == {State.STOPPED}
-    async with opened(settings) as components:
+    async with open_components(settings) as components:
         assert await components.locks.list("holdfast:") == []
         async with Plane(settings, {"scheduler"}):  # the result was published; the next scheduler handles it
             assert (await over(components, job)).result == 42
@@ -227,7 +227,7 @@ async def test_a_part_that_cannot_start_stops_those_that_have(tmp_path: Path) ->
     with pytest.raises(Unavailable, match="no"):
         await plane.start()
     assert {each.state for each in plane.health()} == {State.STOPPED}
-    async with opened(settings) as components:
+    async with open_components(settings) as components:
         assert await components.locks.list("holdfast:") == []
 
 
@@ -308,7 +308,7 @@ def test_what_cannot_be_a_plane_is_refused(tmp_path: Path) -> None:
 async def test_what_was_acknowledged_survives_a_plane_that_is_gone(tmp_path: Path) -> None:
     """Nothing is closed, as after a kill: what is in the file is all that is left."""
     settings = quick(tmp_path)
-    async with opened(settings) as components:
+    async with open_components(settings) as components:
         job = await submitted(components, idempotency_key="once")
     copy = tmp_path / "copy"
     copy.mkdir(0o700)
@@ -325,7 +325,7 @@ async def test_what_was_acknowledged_survives_a_plane_that_is_gone(tmp_path: Pat
 @pytest.mark.asyncio
 async def test_the_default_place_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    async with opened(replace(quick(tmp_path), database=None)) as components:
+    async with open_components(replace(quick(tmp_path), database=None)) as components:
         with pytest.raises(RowMissing):
             await components.service.job(ME, "nobody")
     assert (tmp_path / "holdfast").stat().st_mode & 0o777 == 0o700

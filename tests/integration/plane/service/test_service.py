@@ -248,7 +248,10 @@ async def test_workers_are_shown_alive_or_not(plane_service: Service) -> None:
     now_ns = plane_service.parts.store.clock.now().wall
     await plane_service.parts.workers.record(Heartbeat("here", "default", ("sum",), 4, 0, now_ns))
     await plane_service.parts.workers.record(Heartbeat("gone", "default", ("sum",), 4, 0, now_ns - 3_600 * 10**9))
-    assert {each.said.worker: each.alive for each in await plane_service.workers()} == {"here": True, "gone": False}
+    assert {each.heartbeat.worker: each.alive for each in await plane_service.workers()} == {
+        "here": True,
+        "gone": False,
+    }
 
 
 @pytest.mark.asyncio

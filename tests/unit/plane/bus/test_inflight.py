@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.backoff import Fixed
 from holdfast.errors import RetryLater
 from holdfast.plane.bus.delivery_rules import Ack, Nack
-from holdfast.plane.bus.inflight import InFlight, Taken
+from holdfast.plane.bus.inflight import InFlight, InFlightMessage
 from holdfast.plane.db.ports import Consumption
 from holdfast.plane.model.records import Delivery, Message
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -23,9 +23,11 @@ async def dead(delivery: Delivery, reason: str, code: str) -> None:
     raise AssertionError(f"{delivery.message.id}: {reason} ({code})")
 
 
-def taken(number: int, key: str) -> Taken:
+def taken(number: int, key: str) -> InFlightMessage:
     first_ns = SystemClock().now().wall
-    return Taken(Delivery(Message(str(number), "job.submit", {}, key), "scheduler", 1, 0, first_ns), None, 0.0)
+    return InFlightMessage(
+        Delivery(Message(str(number), "job.submit", {}, key), "scheduler", 1, 0, first_ns), None, 0.0
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -44,7 +46,7 @@ async def test_each_message_is_settled_once_whenever_the_consumer_ends(seed: int
             await asyncio.Event().wait()
         handled.append(delivery.message.id)
 
-    async def settle(each: Taken, verdict: Ack | Nack) -> None:
+    async def settle(each: InFlightMessage, verdict: Ack | Nack) -> None:
         await asyncio.sleep(0)
         settled.append((each.delivery.message.id, verdict))
 
@@ -74,7 +76,7 @@ async def test_each_message_is_settled_once_whenever_the_consumer_ends(seed: int
 
 
 async def test_what_the_bus_was_not_told_of_for_long_is_named_once() -> None:
-    async def settle(each: Taken, verdict: Ack | Nack) -> None:
+    async def settle(each: InFlightMessage, verdict: Ack | Nack) -> None:
         pass
 
     async def handle(_: Delivery) -> None:

@@ -375,11 +375,11 @@ async def test_a_listener_whose_queue_ran_over_wakes_everybody() -> None:
     broadcaster = HintBroadcaster()
 
     for n in range(2000):  # the loop has no chance to look meanwhile
-        broadcaster.tell([socket_listener.address], [f"c{n}"])
+        broadcaster.send([socket_listener.address], [f"c{n}"])
     async with asyncio.timeout(60):
         await everybody.wait()
     assert heard == []
-    broadcaster.tell([socket_listener.address], ["a", "b"])
+    broadcaster.send([socket_listener.address], ["a", "b"])
     await until(lambda: sorted(heard) == ["a", "b"])
 
     broadcaster.close()

@@ -23,7 +23,7 @@ from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
-from holdfast.plane.process.components import opened
+from holdfast.plane.process.components import open_components
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.service.service import Caller
@@ -69,11 +69,11 @@ def path(tmp_path: Path) -> str:
 
 @pytest_asyncio.fixture
 async def file(path: str, disk: Disk) -> AsyncIterator[SqliteDatabase]:
-    opened = SqliteDatabase(path)
-    await opened.write(lambda tx: tx.query(THINGS))
-    yield opened
+    open_components = SqliteDatabase(path)
+    await open_components.write(lambda tx: tx.query(THINGS))
+    yield open_components
     disk.go.set()
-    await opened.close()
+    await open_components.close()
 
 
 def size(path: str) -> int:
@@ -295,7 +295,7 @@ async def test_a_change_by_the_scheduler_waits_for_the_disk_only_if_its_message_
     def end(job: Job) -> Writing:
         return Writing([Change(JobState.CANCELLED, actor="test", reason="enough")])
 
-    async with opened(Settings(database=f"sqlite:///{path}")) as components:
+    async with open_components(Settings(database=f"sqlite:///{path}")) as components:
         jobs = [(await components.service.submit(Caller("test"), Submission("touch")))[0] for _ in range(2)]
         placement = Placement(components.store, components.locks, components.workers, actor="test")
         await placement.change(jobs[0].id, lambda _: end)

@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import BadInput
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import note_bus, opened
+from holdfast.plane.process.components import note_bus, open_components
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 
@@ -26,18 +26,18 @@ def embedded(tmp_path: Path) -> Settings:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("works", [False, True], ids=["a command", "a process of the plane"])
 async def test_whoever_names_another_bus_than_the_first_process_is_refused(embedded: Settings, works: bool) -> None:
-    async with opened(embedded, works=True):
+    async with open_components(embedded, works=True):
         pass
     with pytest.raises(BadInput, match="speaks through the database, and here it would be NATS, in the stream MINE"):
-        async with opened(replace(embedded, bus=NATS), works=works):
+        async with open_components(replace(embedded, bus=NATS), works=works):
             pass
-    async with opened(embedded, works=works):
+    async with open_components(embedded, works=works):
         pass
 
 
 @pytest.mark.asyncio
 async def test_a_plane_that_has_had_no_process_refuses_nobody_and_commands_have_no_say(embedded: Settings) -> None:
-    async with opened(embedded) as components:
+    async with open_components(embedded) as components:
         await components.service.submit(ME, Submission("t"))
     assert await note_bus(replace(embedded, bus=NATS)) == (None, "NATS, in the stream MINE")
 
@@ -49,14 +49,14 @@ async def test_another_name_of_the_server_is_the_same_bus_and_another_stream_is_
         "NATS, in the stream MINE"
     )
     with pytest.raises(BadInput, match="in the stream MINE, and here it would be NATS, in the stream HOLDFAST"):
-        async with opened(replace(embedded, bus="nats://127.0.0.1:1")):
+        async with open_components(replace(embedded, bus="nats://127.0.0.1:1")):
             pass
 
 
 @pytest.mark.asyncio
 async def test_whoever_only_looks_needs_no_bus(embedded: Settings) -> None:
-    async with opened(embedded) as components:
+    async with open_components(embedded) as components:
         job, _ = await components.service.submit(ME, Submission("t"))
     await note_bus(replace(embedded, bus=NATS))
-    async with opened(embedded, looks=True) as components:
+    async with open_components(embedded, read_only=True) as components:
         assert (await components.service.job(ME, job.id)).state is JobState.PENDING

@@ -53,20 +53,34 @@ async def fleet(scene: RunbookContext) -> FleetFact:
     )
 
 
-def _worker(said: Heartbeat, now_ns: int, jobs: int, process: str) -> WorkerFact:
+def _worker(heartbeat: Heartbeat, now_ns: int, jobs: int, process: str) -> WorkerFact:
     return WorkerFact(
-        *(said.worker, said.pool, said.topics, said.capacity, said.active, (now_ns - said.at_ns) / NS),
-        *(said.host, said.pid, said.draining, said.draining and said.capacity == 0, jobs, process),
+        *(
+            heartbeat.worker,
+            heartbeat.pool,
+            heartbeat.topics,
+            heartbeat.capacity,
+            heartbeat.active,
+            (now_ns - heartbeat.at_ns) / NS,
+        ),
+        *(
+            heartbeat.host,
+            heartbeat.pid,
+            heartbeat.draining,
+            heartbeat.draining and heartbeat.capacity == 0,
+            jobs,
+            process,
+        ),
     )
 
 
-def process_state(said: Heartbeat) -> str:
+def process_state(heartbeat: Heartbeat) -> str:
     """The state of a worker's process, if it runs on this host; "": unknown."""
-    if said.host != os.uname().nodename:
+    if heartbeat.host != os.uname().nodename:
         return ""
     try:
-        os.kill(said.pid, 0)
-        state = Path(f"/proc/{said.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        os.kill(heartbeat.pid, 0)
+        state = Path(f"/proc/{heartbeat.pid}/stat").read_text().rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return "gone"
     except (OSError, IndexError):

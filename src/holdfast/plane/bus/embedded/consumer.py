@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.backoff import Backoff
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.plane.bus.delivery_rules import Ack, Nack
 from holdfast.plane.bus.envelope import Unreadable, message_of, unreadable_row
-from holdfast.plane.bus.inflight import Dead, InFlight, Taken
+from holdfast.plane.bus.inflight import Dead, InFlight, InFlightMessage
 from holdfast.plane.db.ports import Along, ChannelListener, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.db.statements import script
 from holdfast.plane.model.records import Delivery
@@ -45,7 +45,7 @@ def channel_of(subject: str, group: str) -> str:
 
 
 class _Settlement(NamedTuple):
-    taken: Taken
+    taken: InFlightMessage
     verdict: Ack | Nack
     at_ns: int  # when it was nacked: delays count from then, not from the write
 
@@ -81,12 +81,12 @@ class EmbeddedConsumer:
             how, handler, dead, self._settle, clock=clock, entropy=entropy, backoff=backoff, freed=self._wakened
         )
         self._settled: list[_Settlement] = []
-        self._look = True  # whether there may be something to claim
+        self._may_have_more = True  # whether there may be something to claim
         self._next_ns: int | None = 0  # when the next message is due, as far as is known
         self._paused = False
         self._ending = False
         self._wake = asyncio.Event()
-        self._looked_s = 0.0  # when something was claimed, or could have been
+        self._claimed_s = 0.0  # when something was claimed, or could have been
         kind = "_several" if how.also else ""  # of one subject, the index alone gives the order
         names = {each: f"bus_{each}{kind}" for each in ("claim", "promote", "next_due")}
         names |= {each: f"bus_{each}" for each in ("ack", "give_back", "extend")}
@@ -111,7 +111,7 @@ class EmbeddedConsumer:
     def resume(self) -> None:
         """See `ports.Consumer`."""
         self._paused = False
-        self._look = True
+        self._may_have_more = True
         self._wakened()
 
     def start(self) -> None:
@@ -137,7 +137,7 @@ class EmbeddedConsumer:
             listener.close()
         if self._settled:
             text = "messages could not be settled, and will be delivered again"
-            say(_log, logging.WARNING, text, subject=self._how.subject, messages=len(self._settled))
+            log_event(_log, logging.WARNING, text, subject=self._how.subject, messages=len(self._settled))
 
     # Hints.
 
@@ -145,10 +145,10 @@ class EmbeddedConsumer:
         self._wake.set()
 
     def _notified(self) -> None:
-        self._look = True
+        self._may_have_more = True
         self._wakened()
 
-    async def _settle(self, taken: Taken, verdict: Ack | Nack) -> None:
+    async def _settle(self, taken: InFlightMessage, verdict: Ack | Nack) -> None:
         # Starts no turn: the slot is free in a moment, and one turn settles and claims together.
         self._settled.append(_Settlement(taken, verdict, self._clock.now().wall))
 
@@ -156,7 +156,7 @@ class EmbeddedConsumer:
 
     async def _turns(self) -> None:
         failed = 0
-        trouble = Trouble(_log, "a queue does not answer", "a queue answers again", subject=self._how.subject)
+        trouble = OutageLog(_log, "a queue does not answer", "a queue answers again", subject=self._how.subject)
         while not self._over(failed):
             self._wake.clear()
             try:
@@ -199,14 +199,16 @@ class EmbeddedConsumer:
         now_ns = self._clock.now().wall
         loop_s = asyncio.get_running_loop().time()
         due = self._next_ns is not None and self._next_ns <= now_ns
-        self._look = self._look or loop_s - self._looked_s >= self._poll_ns / NS  # a hint may have been lost
-        most = 0 if self._paused or self._ending or not (self._look or due) else self._in_flight.free
+        self._may_have_more = (
+            self._may_have_more or loop_s - self._claimed_s >= self._poll_ns / NS
+        )  # a hint may have been lost
+        most = 0 if self._paused or self._ending or not (self._may_have_more or due) else self._in_flight.free
         silent = self._in_flight.silent_since(loop_s - self._signal_s) if self._in_flight.held else []
         settled, self._settled = self._settled, []
         if not (most or settled or silent):
             return False
         if most:
-            self._look, self._looked_s = False, loop_s  # a notification from here on is for the next turn
+            self._may_have_more, self._claimed_s = False, loop_s  # a notification from here on is for the next turn
         try:
             if ARMED:
                 await areach("plane.bus.claim")
@@ -219,7 +221,7 @@ class EmbeddedConsumer:
                 await areach("plane.bus.claimed")
         except BaseException:
             self._settled = settled + self._settled
-            self._look = True
+            self._may_have_more = True
             for taken in silent:
                 taken.signalled_s = loop_s - self._signal_s
             if self._how.along is not None:
@@ -229,18 +231,18 @@ class EmbeddedConsumer:
             along.done()
         if most:
             await self._in_flight.take([self._taken(row, loop_s) for row in found.rows])
-            self._look = self._look or len(found.rows) == most
+            self._may_have_more = self._may_have_more or len(found.rows) == most
             self._next_ns = found.next_ns
         self._remember(settled)
         return bool(self._settled) or (
-            self._look and self._in_flight.free > 0 and not self._paused and not self._ending
+            self._may_have_more and self._in_flight.free > 0 and not self._paused and not self._ending
         )
 
     async def _work(
         self,
         tx: Tx,
         settled: Sequence[_Settlement],
-        silent: Sequence[Taken],
+        silent: Sequence[InFlightMessage],
         most: int,
         now_ns: int,
         due: bool,
@@ -284,12 +286,12 @@ class EmbeddedConsumer:
             if isinstance(each.verdict, Nack):
                 due_ns = each.at_ns + each.verdict.delay_ns
                 self._next_ns = due_ns if self._next_ns is None else min(self._next_ns, due_ns)
-                self._look = self._look or not each.verdict.delay_ns
+                self._may_have_more = self._may_have_more or not each.verdict.delay_ns
 
     def _until(self, now_ns: int) -> int:
         return now_ns + self._how.ack_wait_ns
 
-    def _named(self, taken: Taken, due_ns: int) -> dict[str, Any]:
+    def _named(self, taken: InFlightMessage, due_ns: int) -> dict[str, Any]:
         delivery = taken.delivery
         return {
             "id": delivery.message.id,
@@ -306,11 +308,11 @@ class EmbeddedConsumer:
             "excused": int(not verdict.counts),
         }
 
-    def _taken(self, row: Row, now_s: float) -> Taken:
+    def _taken(self, row: Row, now_s: float) -> InFlightMessage:
         try:
             message, problem = message_of(row), None
         except Unreadable as error:
             message, problem = unreadable_row(row), str(error)
         delivery = Delivery(message, self._how.group, row["deliveries"], row["failures"], row["first_ns"])
         lost = row["deliveries"] - 1 - row["failures"] - row["excused"]
-        return Taken(delivery, None, now_s, lost, problem)
+        return InFlightMessage(delivery, None, now_s, lost, problem)

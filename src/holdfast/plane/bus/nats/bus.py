@@ -32,7 +32,7 @@ import nats.js.errors
 from holdfast.core.backoff import Backoff
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured
-from holdfast.flows.log import say
+from holdfast.flows.log import log_event
 from holdfast.plane.bus.delivery_rules import ERROR_BACKOFF, DeadLetterCode
 from holdfast.plane.bus.envelope import check_subject, message_of, rows_of, wire_of
 from holdfast.plane.bus.failure_counts import NatsFailures
@@ -233,7 +233,7 @@ class NatsBus:
             elif not isinstance(outcome.error, HoldfastError):
                 raise outcome.error
             else:
-                say(_log, logging.INFO, "a message stays in the outbox for now", outcome.error, message=row["id"])
+                log_event(_log, logging.INFO, "a message stays in the outbox for now", outcome.error, message=row["id"])
         return done
 
     async def _too_large(self, row: Row, error: BadInput) -> bool:
@@ -244,6 +244,8 @@ class NatsBus:
         try:
             await self._dead(delivery, str(error), str(DeadLetterCode.TOO_LARGE))
         except Exception as caught:  # noqa: BLE001 - whatever it is, the message must not be lost with it
-            say(_log, logging.ERROR, "a dead letter could not be written; it is tried again", caught, message=row["id"])
+            log_event(
+                _log, logging.ERROR, "a dead letter could not be written; it is tried again", caught, message=row["id"]
+            )
             return False
         return True

@@ -22,7 +22,7 @@ from nats.js import JetStreamContext, api
 
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import Closed, HoldfastError, Misconfigured, Timeout, Unavailable
-from holdfast.flows.log import Trouble
+from holdfast.flows.log import OutageLog
 from holdfast.plane.bus.nats.naming import NatsNames
 from holdfast.stores.nats.acks import NatsAcks, Outgoing
 from holdfast.stores.nats.answers import check_stored, translated
@@ -71,8 +71,8 @@ class NatsConnection:
         self._stream_there = False
         self._closed = False
         self._reconnected: set[Callable[[], None]] = set()
-        self._told: Exception | None = None  # what the client last said; what it raises is often less
-        self._troubled = Trouble(_log, "the bus is in trouble", "the bus is connected again", bus=shown)
+        self._last_error: Exception | None = None  # what the client last said; what it raises is often less
+        self._troubled = OutageLog(_log, "the bus is in trouble", "the bus is connected again", bus=shown)
 
     async def client(self) -> Client:
         """The client, connected; or `Unavailable`."""
@@ -155,7 +155,7 @@ class NatsConnection:
 
     async def _connected(self) -> Client:
         client = SecureClient() if self._secure else Client()
-        self._told = None
+        self._last_error = None
         try:
             async with asyncio.timeout(self._connect_s):
                 await client.connect(
@@ -185,7 +185,7 @@ class NatsConnection:
     def _reason(self, error: BaseException) -> BaseException:
         """To the client, a server that does not let us in is one less; it says why, and raises that none is left."""
         less = isinstance(error, nats.errors.NoServersError | TimeoutError)
-        return self._told if less and self._told is not None else error
+        return self._last_error if less and self._last_error is not None else error
 
     async def _make_stream(self, context: JetStreamContext) -> None:
         config = api.StreamConfig(
@@ -209,7 +209,7 @@ class NatsConnection:
                 ) from error
 
     async def _trouble(self, error: Exception) -> None:
-        self._told = error
+        self._last_error = error
         self._troubled.met(translated(error, self.shown))
 
     async def _is_back(self) -> None:

@@ -38,11 +38,11 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, HoldfastError
-from holdfast.flows.log import Trouble, say
+from holdfast.flows.log import OutageLog, log_event
 from holdfast.plane.bus.delivery_rules import Ack, Nack
 from holdfast.plane.bus.envelope import Unreadable, from_wire, unreadable_wire
 from holdfast.plane.bus.failure_counts import NatsFailures
-from holdfast.plane.bus.inflight import Dead, InFlight, Taken
+from holdfast.plane.bus.inflight import Dead, InFlight, InFlightMessage
 from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.pull_sizes import PullQueue, next_requests
 from holdfast.plane.db.ports import Consumption, Handler
@@ -156,7 +156,7 @@ class NatsConsumer:
     # Sessions: a subscription, and requests that are answered there.
 
     async def _sessions(self) -> None:
-        trouble = Trouble(_log, "no messages for now", "messages come again", subject=self._how.subject)
+        trouble = OutageLog(_log, "no messages for now", "messages come again", subject=self._how.subject)
         while not self._ending:
             if self._paused:
                 self._wake.clear()
@@ -253,7 +253,7 @@ class NatsConsumer:
         status = (msg.headers or {}).get("Status")
         if status is not None and not msg.reply.startswith("$JS.ACK."):
             if inbox == self._inbox:
-                self._told(self._queues[int(msg.subject.rpartition(".")[2])], status, msg.headers or {})
+                self._on_status(self._queues[int(msg.subject.rpartition(".")[2])], status, msg.headers or {})
             return
         queue = self._by_durable[consumer_of(msg)]
         if inbox == self._inbox:
@@ -271,7 +271,7 @@ class NatsConsumer:
             await self._in_flight.take([taken])
         self._wakened()
 
-    def _told(self, queue: PullQueue, status: str, headers: dict[str, str]) -> None:
+    def _on_status(self, queue: PullQueue, status: str, headers: dict[str, str]) -> None:
         """A word of the server about a request of ours."""
         queue.heard_s = asyncio.get_running_loop().time()
         if status == "100":
@@ -284,7 +284,7 @@ class NatsConsumer:
             self._broken = True
         self._wakened()
 
-    async def _taken(self, msg: Msg, queue: PullQueue) -> Taken:
+    async def _taken(self, msg: Msg, queue: PullQueue) -> InFlightMessage:
         deliveries = deliveries_of(msg)
         now_s = asyncio.get_running_loop().time()
         try:
@@ -296,11 +296,13 @@ class NatsConsumer:
             message, problem = unreadable_wire(identity, queue.subject, msg.data), str(error)
             first_ns = int(metadata.timestamp.timestamp() * NS)
         failures = await self._failures.of(message, self._how.group) if deliveries > 1 else 0
-        return Taken(Delivery(message, self._how.group, deliveries, failures, first_ns), msg, now_s, problem=problem)
+        return InFlightMessage(
+            Delivery(message, self._how.group, deliveries, failures, first_ns), msg, now_s, problem=problem
+        )
 
     # Settling.
 
-    async def _settle(self, taken: Taken, verdict: Ack | Nack) -> None:
+    async def _settle(self, taken: InFlightMessage, verdict: Ack | Nack) -> None:
         msg: Msg = taken.handle
         message: Message = taken.delivery.message
         with contextlib.suppress(BackendError):  # then it is not counted, or its count is swept away later
@@ -319,7 +321,7 @@ class NatsConsumer:
                 await areach("plane.nats.acked")
         except (nats.errors.Error, OSError) as error:
             text = "a message could not be settled, and will be delivered again"
-            say(_log, logging.INFO, text, error, subject=self._how.subject, message=message.id)
+            log_event(_log, logging.INFO, text, error, subject=self._how.subject, message=message.id)
 
     async def _signals(self) -> None:
         """Tell the server what is being worked on."""

@@ -176,7 +176,7 @@ class PostgresDatabase:
                 self._quiet.set()
         if tx.channels:
             self._notifier.notify(tx.channels)
-            hints.tell(tx.channels)
+            hints.notify(tx.channels)
         return result
 
     async def _tried(self, work: Work[T], *, reads: bool, apart: bool) -> tuple[T, PostgresTx]:

@@ -44,14 +44,14 @@ def is_worth_another_try(error: psycopg.Error) -> bool:
 
 def is_standby(error: psycopg.Error) -> bool:
     """Whether the server only reads."""
-    return error.sqlstate == _READ_ONLY or (error.sqlstate == _STANDBY[0] and _STANDBY[1] in said(error))
+    return error.sqlstate == _READ_ONLY or (error.sqlstate == _STANDBY[0] and _STANDBY[1] in server_text(error))
 
 
 def before_commit(error: Exception, shown: str, *, reads: bool) -> HoldfastError:
     """What an error says that came before COMMIT was sent. Nothing has happened."""
     if not isinstance(error, psycopg.Error) or error.sqlstate is None:
         return _of_the_driver(error, shown)
-    state, text = error.sqlstate, said(error)
+    state, text = error.sqlstate, server_text(error)
     if state == "23505":
         return RowExists(f"{shown} has such a row already (Postgres: {text})")
     if state[:2] in {"22", "23"}:
@@ -82,7 +82,7 @@ def of_connecting(error: Exception, shown: str) -> BackendError:
     """Why there is no connection."""
     state = getattr(error, "sqlstate", None) or ""
     # libpq reports refusals at connecting without their code, so that the text is all there is.
-    text = said(error)
+    text = server_text(error)
     if any(each in text for each in _UNVERIFIED):
         fix = "url options: sslrootcert=FILE is the CA that signed its certificate, sslmode=disable is plain text"
         return Misconfigured(f"{shown} is not trusted: {text}; {fix}")
@@ -92,7 +92,7 @@ def of_connecting(error: Exception, shown: str) -> BackendError:
     return Unavailable(f"{shown} cannot be reached: {text}")
 
 
-def said(error: Exception) -> str:
+def server_text(error: Exception) -> str:
     """The first line of what the server or the driver said. The second may hold values of a row."""
     diagnosis = getattr(getattr(error, "diag", None), "message_primary", None)
     text = str(diagnosis or error).strip()
@@ -101,5 +101,5 @@ def said(error: Exception) -> str:
 
 def _of_the_driver(error: Exception, shown: str) -> HoldfastError:
     if isinstance(error, psycopg.DataError | psycopg.ProgrammingError | UnicodeError):
-        return BadInput("parameters", f"cannot be sent ({said(error)})", "check the statement and its values")
-    return Unavailable(f"{shown} was lost; nothing was changed ({said(error)})")
+        return BadInput("parameters", f"cannot be sent ({server_text(error)})", "check the statement and its values")
+    return Unavailable(f"{shown} was lost; nothing was changed ({server_text(error)})")

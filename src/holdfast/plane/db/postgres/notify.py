@@ -43,33 +43,33 @@ class PostgresHints:
         self._notifier = notifier
         self._entropy = entropy
         self._instance = entropy.token()[:16]
-        self._untold: set[str] = set()
+        self._pending: set[str] = set()
         self._something = asyncio.Event()
-        self._all_told = asyncio.Event()
+        self._all_sent = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self.reconnects = 0
 
     def listen(self) -> None:
         """Begin to listen, if that was not done before."""
         if self._listening is None:
-            self._listening = asyncio.get_running_loop().create_task(self._kept_up(self._hear))
+            self._listening = asyncio.get_running_loop().create_task(self._kept_up(self._receive))
 
-    def tell(self, channels: Iterable[str]) -> None:
+    def notify(self, channels: Iterable[str]) -> None:
         """Send a hint soon."""
-        self._untold.update(channels)
+        self._pending.update(channels)
         self._something.set()
-        self._all_told.clear()
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().create_task(self._kept_up(self._speak))
+        self._all_sent.clear()
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._kept_up(self._send_pending))
 
     async def close(self) -> None:
         """Send what is to be sent, if that can be done soon, and end both tasks."""
-        if self._telling is not None:
+        if self._sending is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORD_S):
-                    await self._all_told.wait()
-        tasks = [each for each in (self._listening, self._telling) if each is not None]
+                    await self._all_sent.wait()
+        tasks = [each for each in (self._listening, self._sending) if each is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -87,16 +87,16 @@ class PostgresHints:
             self.reconnects += 1
             await asyncio.sleep((_AGAIN_NS // 2 + self._entropy.below(_AGAIN_NS)) / NS)
 
-    async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def _receive(self, connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.execute(f"LISTEN {CHANNEL}")
         self._notifier.notify_all()  # for notifications while this process did not listen
         while True:  # ends when the connection does
             async for notification in connection.notifies(timeout=_LOOK_EVERY_S):
-                self._heard(notification.payload)
+                self._on_notification(notification.payload)
             async with asyncio.timeout(_LOOK_LIMIT_S):
                 await connection.execute("SELECT 1")
 
-    def _heard(self, payload: str) -> None:
+    def _on_notification(self, payload: str) -> None:
         instance, _, channels = payload.partition("\n")
         if instance == self._instance:
             return  # our own subscriptions were notified immediately
@@ -105,24 +105,24 @@ class PostgresHints:
         else:
             self._notifier.notify(channels.split("\n"))
 
-    async def _speak(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def _send_pending(self, connection: psycopg.AsyncConnection[Any]) -> None:
         # It would have to wait for the disk like any other commit; and the loss of a hint with the server's power
         # does no harm.
         await connection.execute("SET synchronous_commit = off")
         while True:  # ends when the connection does
             await self._something.wait()
             self._something.clear()
-            channels, self._untold = self._untold, set()
+            channels, self._pending = self._pending, set()
             try:
                 payload = self._payload(channels)
                 async with asyncio.timeout(_LOOK_LIMIT_S):
                     await connection.execute("SELECT pg_notify($1, $2)", [CHANNEL, payload])
             except BaseException:
-                self._untold |= channels  # for the next connection
+                self._pending |= channels  # for the next connection
                 self._something.set()
                 raise
-            if not self._untold:
-                self._all_told.set()
+            if not self._pending:
+                self._all_sent.set()
 
     def _payload(self, channels: set[str]) -> str:
         names = "\n".join(sorted(channels))

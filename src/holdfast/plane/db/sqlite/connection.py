@@ -54,12 +54,12 @@ class WriteLockBusy(Exception):
 class PlaneFile:
     """The file that all connections of one database object mean: the one that the first of them found or made."""
 
-    def __init__(self, path: str, *, looks: bool = False) -> None:
-        """`looks`: it is read-only, and the file must exist; see `read_only`."""
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
+        """`read_only`: the file must exist; see the module `read_only`."""
         if sqlite3.sqlite_version_info < SQLITE_NEEDED:
             raise Misconfigured(f"SQLite {sqlite3.sqlite_version} is too old; use a Python with 3.35 or newer")
         self.path = path
-        self.looks = looks
+        self.read_only = read_only
         self._identity: tuple[int, int] | None = None
 
     def check(self) -> None:
@@ -85,7 +85,7 @@ class PlaneFile:
         self._identity = self._identity or _identity(self.path)
         return connection
 
-    def look(self) -> ReadOnlyConnection:
+    def open_read_only(self) -> ReadOnlyConnection:
         """Open it read-only."""
         check_there(self.path)  # a reader is told to name another file, and not to create a directory
         check_place(self.path)
@@ -164,8 +164,8 @@ class SqliteConnection:
         return self._open
 
     def _opened(self) -> sqlite3.Connection:
-        if self._file.looks:
-            found, self.still = self._file.look()
+        if self._file.read_only:
+            found, self.still = self._file.open_read_only()
             return found
         connection = self._file.connect()
         try:

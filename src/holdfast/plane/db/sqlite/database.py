@@ -73,11 +73,11 @@ class SqliteDatabase:
         hints: Literal["sockets", "polling"] = "sockets",
         clock: Clock | None = None,
         entropy: Entropy | None = None,
-        looks: bool = False,
+        read_only: bool = False,
     ) -> None:
         """`queue_max`: how many works may be queued before callers wait for room; `group_max`: in one commit.
 
-        `looks`: it is read-only, and not created; see `read_only`.
+        `read_only`: the file must exist, and is not written; see the module `read_only`.
         """
         if synchronous not in {"full", "normal"}:
             raise BadInput("synchronous", f"{synchronous!r} is not a way to commit", "use full or normal")
@@ -86,7 +86,7 @@ class SqliteDatabase:
                 raise BadInput(name, f"{number} is too few", "give at least 1")
         self.path = self.file = str(Path(path).absolute())
         warn_if_shared(self.path)
-        self._file = PlaneFile(self.path, looks=looks)
+        self._file = PlaneFile(self.path, read_only=read_only)
         self._synchronous: Synchronous = synchronous
         self._patience_ns = busy_timeout_ns
         self._reader_count = readers

@@ -1,4 +1,4 @@
-"""Commits become durable while the next transaction runs: one thread syncs the log of the file, and tells who waits.
+"""Commits become durable while the next transaction runs: one thread syncs the log of the file.
 
 SQLite's own way (`synchronous = FULL`) syncs within COMMIT, while it holds the write lock, so that no one else can
 write until the disk has answered. Here a commit only writes to the log (`NORMAL`); the lock is free, and this thread
@@ -32,13 +32,13 @@ from holdfast.core.failpoints import reach
 
 POSSIBLE: Final = hasattr(os, "fdatasync")
 
-Told: TypeAlias = Callable[[OSError | None], None]
+OnDurable: TypeAlias = Callable[[OSError | None], None]
 """Is called when a commit is safe, or with why it may not be. Must not raise."""
 
 
 class _Commit(NamedTuple):
     changed: bool  # whether there is something to sync
-    told: Told
+    on_durable: OnDurable
 
 
 class FsyncThread:
@@ -54,10 +54,10 @@ class FsyncThread:
         self.doubt: OSError | None = None  # why what was committed may not be on the disk
         self.syncs = 0
 
-    def put(self, told: Told, *, changed: bool) -> None:
-        """Call `told` when all that is committed by now is safe. Not `changed`: when all before it is."""
+    def put(self, on_durable: OnDurable, *, changed: bool) -> None:
+        """Call `on_durable` when every commit so far is durable. Not `changed`: when every earlier one is."""
         with self._changed:
-            self._waiting.append(_Commit(changed, told))
+            self._waiting.append(_Commit(changed, on_durable))
             self._changed.notify()
             if self._thread is None:
                 # A daemon: a program that forgot to close its database must still be able to end.
@@ -87,7 +87,7 @@ class FsyncThread:
             doubt = self.doubt  # once for all of them: it may be dispelled meanwhile
             reach("plane.sqlite.synced")
             for each in commits:
-                each.told(doubt if each.changed else None)
+                each.on_durable(doubt if each.changed else None)
 
     def _next(self) -> list[_Commit]:
         """All that wait. None, when there will never be any."""

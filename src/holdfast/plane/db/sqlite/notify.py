@@ -58,7 +58,7 @@ class SocketListener:
             raise OSError("this system has no abstract sockets")
         self._notify = notify
         self._ring_all = notify_all
-        self._listener = LoopListener(loop, "holdfast-plane", _DATAGRAM_BYTES_MAX, self._heard)
+        self._listener = LoopListener(loop, "holdfast-plane", _DATAGRAM_BYTES_MAX, self._on_datagrams)
         self.address = self._listener.name
 
     async def enrol(self, tx: Tx, since_wall_ns: int) -> None:
@@ -71,7 +71,7 @@ class SocketListener:
         """Part of a work: take it back."""
         await tx.query(_FORGET, {"address": self.address})
 
-    def _heard(self, datagrams: list[bytes]) -> None:
+    def _on_datagrams(self, datagrams: list[bytes]) -> None:
         if _EVERYTHING in datagrams or len(datagrams) >= self._listener.queue_max:
             self._ring_all()
         else:
@@ -104,7 +104,7 @@ class HintBroadcaster:
             return []  # no process has listened yet, so there is no table; and a hint must not hurt a commit
         return [address for (address,) in found]
 
-    def tell(self, addresses: Iterable[str], channels: Iterable[str]) -> None:
+    def send(self, addresses: Iterable[str], channels: Iterable[str]) -> None:
         """Send one datagram to each. Never blocks and never raises."""
         datagram = "\n".join(channels).encode()
         if len(datagram) > _DATAGRAM_BYTES_MAX:

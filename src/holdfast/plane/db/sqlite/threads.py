@@ -375,7 +375,7 @@ class Writer:
         if channels and self._notifier:  # a later subscription reads the database first, and sees what was committed
             self._line.call(self._notifier.notify, channels)
         if listeners:
-            self._broadcaster.tell(listeners, sorted(channels))
+            self._broadcaster.send(listeners, sorted(channels))
 
     def _safe(self, answers: Sequence[Answer], calls: Sequence[Callable[[], None]], doubt: OSError | None) -> None:
         """Tell those who asked for it that it is on the disk, or may not be."""

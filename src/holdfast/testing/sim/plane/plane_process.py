@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from holdfast.plane.app import App
-from holdfast.plane.process.components import Components, founded
+from holdfast.plane.process.components import Components, build_components
 from holdfast.plane.process.parts import Part, WorkerPart
 from holdfast.plane.process.plane import WORKER, Plane
 from holdfast.plane.settings.settings import Settings
@@ -35,12 +35,12 @@ class SimPlane(Plane):
         host = self._host
         async with host.locks:
             try:
-                on = founded(
+                on = build_components(
                     *(self.settings, host.locks, self._database),
                     clock=host.clock,
                     entropy=host.entropy,
                     works=True,
-                    prepares=False,
+                    prepare_now=False,
                 )
                 async with on as components:
                     yield components
