@@ -106,11 +106,14 @@ def _of_plane(config: str | None, database: str | None) -> LeaseStore:
 
 @contextmanager
 def reading(
-    url: str | None, config: str | None, database: str | None, **options: Any
+    url: str | None, config: str | None, database: str | None, *, tables: bool = True, **options: Any
 ) -> Iterator[tuple[Locks, LeaseStore]]:
-    """Open a store that exists. Creates nothing. The command prints the store with its result."""
+    """Open a store that exists. Creates nothing. The command prints the store with its result.
+
+    `tables`: refuse a Postgres database without lease tables.
+    """
     store = lease_store(url, config, database)
-    check_exists(store)
+    check_exists(store, tables=tables)
     with named_in_errors(f"lease store from {store.source}"), holdfast.connect(store.url, **options) as locks:
         yield locks, store
 
@@ -127,11 +130,14 @@ def opened(
         yield locks, store
 
 
-def check_exists(store: LeaseStore) -> None:
+def check_exists(store: LeaseStore, *, tables: bool = True) -> None:
     """Refuse a file that does not exist, a database without lease tables, and the store of a single process."""
     scheme, _, rest = store.url.partition("?")[0].partition("://")
     if scheme.lower() in {"postgresql", "postgres"}:
-        _check_tables(store)
+        if tables and not has_tables(store.url):
+            raise Misconfigured(
+                f"no lease store in {store.shown} (from {store.source}): the database has no lease tables; {_FIX}"
+            )
         return
     if scheme.lower() == "memory":
         raise BadInput("store", "memory:// belongs to one process and cannot be read by another", _FIX)
@@ -147,18 +153,15 @@ def check_exists(store: LeaseStore) -> None:
         raise Misconfigured(f"no lease store in {path} (from {store.source}): the file has no lease tables; {_FIX}")
 
 
-def _check_tables(store: LeaseStore) -> None:
-    """Refuse a Postgres database that has no lease tables."""
-    engine = open_engine(store.url)  # refuses a URL that is wrong, or a driver that is missing
+def has_tables(url: str) -> bool:
+    """Whether a Postgres database has lease tables. A store of another kind needs none."""
+    engine = open_engine(url)  # refuses a URL that is wrong, or a driver that is missing
     from holdfast.stores.postgres.engine import PostgresEngine
 
     if not isinstance(engine, PostgresEngine):
-        return
+        return True
     try:
-        if not run_now(engine.blocking.has_tables(_LOOK_NS)):
-            raise Misconfigured(
-                f"no lease store in {store.shown} (from {store.source}): the database has no lease tables; {_FIX}"
-            )
+        return run_now(engine.blocking.has_tables(_LOOK_NS))
     finally:
         engine.close()
 

@@ -35,10 +35,17 @@ class StoreFinding:
     reason: str = ""
     fix: str = ""
     limit: Guarantee | None = None  # the store promises no more than this while it stands
+    ttl_above_ns: int = 0  # it matters only to leases with a longer TTL
+
+    def for_ttl(self, ttl_ns: int) -> StoreFinding:
+        """The finding as it matters to leases of a TTL."""
+        if ttl_ns > self.ttl_above_ns:
+            return self
+        return StoreFinding(self.check, Severity.OK, self.found, ttl_above_ns=self.ttl_above_ns)
 
     def as_dict(self) -> dict[str, Any]:
         """The finding for JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "ttl_above_ns"}
 
 
 def grade(best: Guarantee, findings: Iterable[StoreFinding]) -> Guarantee:
@@ -162,7 +169,7 @@ def _fsync(facts: HostFacts, ttl_ns: int) -> StoreFinding:
 
 
 def _ms(ns: int) -> str:
-    return f"{ns / MS:.3g} ms"
+    return f"{ns / MS:.3g} ms" if ns < NS else _s(ns)
 
 
 def _s(ns: int) -> str:

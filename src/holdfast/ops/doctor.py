@@ -70,24 +70,35 @@ class Diagnosis:
         }
 
 
-def examine(store: Store, *, ttl_ns: int, request_timeout_ns: int, directory: Path | None = None) -> Diagnosis:
-    """Diagnose a blocking store. `directory`: where it, or a plane, commits to a disk of this host."""
+def examine(
+    store: Store, *, ttl_ns: int, request_timeout_ns: int, directory: Path | None = None, lease: bool = True
+) -> Diagnosis:
+    """Diagnose a blocking store.
+
+    `directory`: where it, or a plane, commits to a disk of this host. `lease`: whether to take a lease.
+    """
     capabilities = store.capabilities
-    run_now(store.ping(request_timeout_ns))  # a store that is away is an error, and no finding
+    # A store that is away is an error, and no finding; one that answers and grants nothing has told why.
     findings = run_now(store.diagnose(request_timeout_ns)) if isinstance(store, Diagnosable) else []
-    facts = _measure(store, request_timeout_ns, directory)
-    findings = [*findings, *host_findings(facts, ttl_ns, request_timeout_ns)]
+    try:
+        run_now(store.ping(request_timeout_ns))
+    except BackendError:
+        if worst(findings) is not Severity.CRITICAL:
+            raise
+        return Diagnosis(capabilities.engine, capabilities.guarantee, tuple(findings))
+    facts = _measure(store, request_timeout_ns, directory, lease=lease)
+    findings = [*(each.for_ttl(ttl_ns) for each in findings), *host_findings(facts, ttl_ns, request_timeout_ns)]
     return Diagnosis(capabilities.engine, capabilities.guarantee, tuple(findings))
 
 
-def _measure(store: Store, timeout_ns: int, directory: Path | None) -> HostFacts:
+def _measure(store: Store, timeout_ns: int, directory: Path | None, *, lease: bool) -> HostFacts:
     trips = round_trips(store, timeout_ns)
     offset, error = clock_offset(store, timeout_ns)
     return HostFacts(
         round_trips_ns=trips,
         clock_offset_ns=offset,
         clock_error_ns=error,
-        expired_after_ns=expired_after(store, timeout_ns),
+        expired_after_ns=expired_after(store, timeout_ns) if lease else None,
         ttl_tried_ns=TRIED_NS,
         starved_ns=starved(),
         fsync_ns=() if directory is None else fsync_times(directory),

@@ -11,7 +11,8 @@ import os
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from holdfast.core.ports import LISTEN_NS, AcquiresMany, Capabilities, HasServerTime, Store, Watch
+from holdfast.core.diagnosis import StoreFinding
+from holdfast.core.ports import LISTEN_NS, AcquiresMany, Capabilities, Diagnosable, HasServerTime, Store, Watch
 from holdfast.errors import BackendError, Timeout
 from holdfast.runtime.loop_thread import LoopThread
 from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Holding, Renewal
@@ -19,7 +20,7 @@ from holdfast.types import NS, AcquireRequest, AuditRecord, Busy, Grant, Holding
 CLOSE_NS: Final = 3 * NS
 
 
-class LoopStore(Store, AcquiresMany, HasServerTime, Protocol):
+class LoopStore(Store, AcquiresMany, HasServerTime, Diagnosable, Protocol):
     """What the store on the loop can do."""
 
 
@@ -85,6 +86,10 @@ class BlockingStore:
     async def time_ns(self, timeout_ns: int) -> int:
         """See `ports.HasServerTime`."""
         return self._thread.call(lambda: self._store.time_ns(timeout_ns), timeout_ns)
+
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
+        """See `ports.Diagnosable`."""
+        return self._thread.call(lambda: self._store.diagnose(timeout_ns), timeout_ns)
 
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,14 @@ import pytest
 
 import holdfast
 from holdfast.cli.exit_codes import Exit
-from holdfast.core.diagnosis import Severity, StoreFinding
+from holdfast.core.diagnosis import Severity
 from holdfast.errors import Misconfigured, Unavailable
-from holdfast.ops.doctor import Diagnosis, examine
-from holdfast.runtime.run_sync import run_now
-from holdfast.stores.registry import Engine, open_engine
 from holdfast.stores.sqlite import mounts
 from holdfast.testing.proxy import FaultProxy
 from holdfast.types import NS, Guarantee
 from support.cli.sessions import Shell
 from support.fixtures.redis import StartRedis
+from support.harness.doctor import Look, bad, of
 from support.load.processes import until
 from support.servers.redis import RedisServer, free_port, start_redis
 from support.servers.redis_cluster import cluster_port, done, start_cluster
@@ -29,24 +27,6 @@ from support.servers.sentinel import in_sync, start_sentinels
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 SAFE = ("--appendonly", "yes", "--appendfsync", "always")
-Look = Callable[..., Diagnosis]
-
-
-@pytest.fixture
-def look() -> Iterator[Look]:
-    """Diagnoses the store of a URL."""
-    engines: list[Engine] = []
-
-    def examined(url: str, **settings: Any) -> Diagnosis:
-        engine = open_engine(url)
-        engines.append(engine)
-        settings.setdefault("ttl_ns", 30 * NS)
-        settings.setdefault("request_timeout_ns", 2 * NS)
-        return examine(engine.blocking, **settings)
-
-    yield examined
-    for engine in engines:
-        run_now(engine.blocking.close())
 
 
 @pytest.fixture
@@ -54,15 +34,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     made = Shell(tmp_path)
     yield made
     made.close()
-
-
-def of(found: Diagnosis, check: str) -> StoreFinding:
-    [one] = [each for each in found.findings if each.check == check]
-    return one
-
-
-def bad(found: Diagnosis) -> set[str]:
-    return {each.check for each in found.findings if each.severity not in (Severity.OK, Severity.NOTE)}
 
 
 def test_a_server_that_syncs_every_write_keeps_its_grade(own_redis: StartRedis, look: Look) -> None:

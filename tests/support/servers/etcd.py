@@ -155,6 +155,14 @@ class EtcdServer(ServerProcess):
             raise RuntimeError(f"etcdctl {' '.join(words)}: {done.stderr}")
         return done.stdout
 
+    def fill(self) -> None:
+        """Write until there is no space left. For a server with a small quota."""
+        with contextlib.suppress(RuntimeError):
+            for number in range(200):
+                self.ctl("put", f"fill-{number}", "x" * 100_000)
+            raise AssertionError("the quota is too large")
+        assert "NOSPACE" in self.ctl("alarm", "list")
+
     def status(self) -> dict[str, Any]:
         """What it knows about itself and its leader."""
         (found,) = json.loads(self.ctl("endpoint", "status", "--write-out", "json"))

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -216,6 +216,24 @@ class PostgresServer:
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"{self.executable}: initdb failed: {error.stderr[-2000:]}") from error
 
+    def copy(self, primary: PostgresServer) -> None:
+        """Make the files of a standby of a running server."""
+        if os.geteuid() == 0:
+            user = as_user()
+            os.chown(self.directory, user["user"], user["group"])
+        self.settings |= {name: primary.settings[name] for name in ("wal_level", "max_wal_senders")}
+        subprocess.run(
+            [
+                *(f"{self.executable.folder}/pg_basebackup", "-D", str(self.directory / "data"), "-R", "-c", "fast"),
+                *("-h", str(primary.directory), "-U", "postgres", "--no-sync"),
+            ],
+            capture_output=True,
+            timeout=START_LIMIT_S,
+            check=True,
+            cwd=self.directory,
+            **as_user(),
+        )
+
     def log(self) -> str:
         """The end of the server's log."""
         path = self.directory / "log"
@@ -281,12 +299,20 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def start_postgres(executable: PostgresExecutable) -> Iterator[PostgresServer]:
-    """A running server for the length of the block."""
+def start_postgres(
+    executable: PostgresExecutable,
+    settings: Mapping[str, str] | None = None,
+    *,
+    standby_of: PostgresServer | None = None,
+) -> Iterator[PostgresServer]:
+    """A running server for the length of the block. A standby follows a server with `wal_level=replica`."""
     # Not pytest's directory: a unix socket's path has to be short, and `nobody` has to be able to reach it.
     directory = Path(tempfile.mkdtemp(prefix="hf-pg-"))
     server = PostgresServer(executable, directory)
+    server.settings |= settings or {}
     try:
+        if standby_of is not None:
+            server.copy(standby_of)
         server.start()
         yield server
     finally:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from holdfast.cli.exit_codes import Exit
-from holdfast.cli.lease_stores import reading, url_of
+from holdfast.cli.lease_stores import has_tables, reading, url_of
 from holdfast.cli.options import Json, Url
 from holdfast.cli.output.screen import cell, plain_table, put_json, put_table
 from holdfast.cli.parse_time import duration_option
@@ -49,16 +49,22 @@ def doctor(
 ) -> None:
     """Probe a lease store and this host; print a grade, and each finding with reason and fix.
 
-    Takes one lease of 300 ms under a new name; changes nothing else.
+    Takes one lease of 300 ms under a new name, but creates no tables for it; changes nothing else.
     """
     if target is not None and url_of(context, url) is not None:
         raise typer.BadParameter("the store is named twice: give URL or --url")
     ttl_ns = duration_ns("ttl", ttl, low_ns=timing.TTL_MIN_NS, high_ns=timing.TTL_MAX_NS)
     timeout_ns = duration_ns("request_timeout", request_timeout, low_ns=10 * MS, high_ns=60 * NS)
-    with reading(target or url_of(context, url), config, database, request_timeout=timeout_ns / NS) as (locks, store):
+    named, timeout = target or url_of(context, url), timeout_ns / NS
+    with reading(named, config, database, tables=False, request_timeout=timeout) as (locks, store):
         path = getattr(locks.engine, "path", None)
-        directory = Path(path).parent if isinstance(path, str) else None
-        found = examine(locks.engine.blocking, ttl_ns=ttl_ns, request_timeout_ns=timeout_ns, directory=directory)
+        found = examine(
+            locks.engine.blocking,
+            ttl_ns=ttl_ns,
+            request_timeout_ns=timeout_ns,
+            directory=Path(path).parent if isinstance(path, str) else None,
+            lease=has_tables(store.url),
+        )
     if json:
         put_json({**store.fields(), **found.as_dict()})
     else:

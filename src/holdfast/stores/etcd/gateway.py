@@ -108,6 +108,26 @@ class Gateway:
                 raise doubt or failed
         raise RuntimeError("a call without a try")
 
+    async def each(
+        self, path: str, read: Callable[[Any], T], deadline_ns: int
+    ) -> dict[str, tuple[T | BackendError, int]]:
+        """Ask every member of the URL for itself, one after the other: its answer or error, and how long it took.
+
+        The members that are left share the time.
+        """
+        answers: dict[str, tuple[T | BackendError, int]] = {}
+        endpoints = self._address.endpoints
+        for number, endpoint in enumerate(endpoints):
+            before = self._http.deadline(0)
+            limit = before + self.left_ns(deadline_ns) // (len(endpoints) - number)
+            answer: T | BackendError
+            try:
+                answer = await self._ask(endpoint, path, {}, limit, read)
+            except BackendError as error:
+                answer = error
+            answers[str(endpoint)] = (answer, self._http.deadline(0) - before)
+        return answers
+
     async def gone(self, key: bytes, after_revision: int, deadline_ns: int) -> bool:
         """Wait until the key is deleted after this revision. False: not before the deadline.
 

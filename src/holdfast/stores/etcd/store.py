@@ -11,9 +11,11 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from holdfast.core.diagnosis import StoreFinding
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import LISTEN_NS, Capabilities, Clock, Watch
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
+from holdfast.stores.etcd.diagnosis import findings, probe
 from holdfast.stores.etcd.errors import LeaseGone
 from holdfast.stores.etcd.fence_base import Base, FenceBase
 from holdfast.stores.etcd.gateway import Gateway
@@ -459,6 +461,10 @@ class EtcdStore:
     def _forget(self, watch: EtcdWatch) -> None:
         if self._watches.get(watch.name) is watch:
             self._watches.pop(watch.name, None)
+
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
+        """See `ports.Diagnosable`."""
+        return findings(await probe(self._gateway, self._gateway.deadline(timeout_ns)))
 
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`. A member without a quorum does not answer it."""

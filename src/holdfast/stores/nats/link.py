@@ -69,8 +69,17 @@ class NatsSession:
     @property
     def has_jetstream(self) -> bool:
         """Whether the server has said that JetStream is enabled there."""
+        return bool(self._greeting.get("jetstream", True))
+
+    @property
+    def version(self) -> str:
+        """The version of the server; empty: unknown."""
+        return str(self._greeting.get("version", ""))
+
+    @property
+    def _greeting(self) -> dict[str, Any]:
         info = getattr(self.client, "_server_info", None)
-        return not isinstance(info, dict) or bool(info.get("jetstream"))
+        return info if isinstance(info, dict) else {}
 
     def end(self, why: str) -> None:
         """The connection must not be used again. No caller is left waiting."""

@@ -94,6 +94,17 @@ class BucketRequests:
             raise self._garbled("a question for its time")
         return self.server_time
 
+    async def info(self, deadline_ns: int) -> dict[str, Any]:
+        """The settings and the state of the bucket, whatever they are. A bucket that is not there is created."""
+        try:
+            return await self._info(deadline_ns)
+        except _Refused as refused:
+            if refused.code != _NO_STREAM:
+                raise self._refusal(refused.error) from None
+        self._checked = False
+        await self._check(deadline_ns)
+        return await self.info(deadline_ns)
+
     async def _info(self, deadline_ns: int) -> dict[str, Any]:
         info = await self._asked(f"$JS.API.STREAM.INFO.{self.names.stream}", {}, deadline_ns)
         self._time_of(info)

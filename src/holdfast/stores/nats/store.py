@@ -13,8 +13,10 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from holdfast.core.diagnosis import StoreFinding
 from holdfast.core.ports import LISTEN_NS, Capabilities, Clock, Watch
 from holdfast.errors import BackendError, BadInput, Timeout
+from holdfast.stores.nats.diagnosis import findings, probe
 from holdfast.stores.nats.keys import KeyStep, LeaseKeys
 from holdfast.stores.nats.link import ConnectionBroken, NatsLink
 from holdfast.stores.nats.requests import BucketRequests, Write
@@ -224,6 +226,12 @@ class NatsStore:
         deadline_ns = self._link.deadline(timeout_ns)
         await self._bucket.prepare(deadline_ns)
         return (await self._bucket.ping(deadline_ns)).wall_ns
+
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
+        """See `ports.Diagnosable`. A bucket that is not there is created."""
+        deadline_ns = self._link.deadline(timeout_ns)
+        facts = await probe(self._link, await self._bucket.info(deadline_ns), deadline_ns)
+        return findings(facts, self._bucket.names, self._link.address.replicas)
 
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`. The bucket answers, not only the server."""

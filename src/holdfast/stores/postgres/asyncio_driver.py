@@ -82,8 +82,10 @@ class AsyncioPool:
         """When a call that may take so long has to be over."""
         return int(asyncio.get_running_loop().time() * NS) + timeout_ns
 
-    async def call(self, text: bytes, values: Sequence[Value] | None, deadline_ns: int) -> list[Row]:
-        """Run one statement, or without `values` a script, and return its rows."""
+    async def call(
+        self, text: bytes, values: Sequence[Value] | None, deadline_ns: int, greeted: list[int] | None = None
+    ) -> list[Row]:
+        """Run one statement, or without `values` a script, and return its rows. `greeted`: see `store.Driver`."""
         self._check_home()
         slots = self._slots
         try:
@@ -98,6 +100,8 @@ class AsyncioPool:
                 await areach("store.postgres.asyncio.send")
             if deadline_ns <= self.deadline(0):
                 raise Unavailable(f"{self._address}: no time was left to send the request")
+            if greeted is not None:
+                greeted.append(request.connection.backend_pid)
             steps = asking(request.connection, text, values, self._address)
             rows = await self._answer(request, steps, deadline_ns)
             if ARMED:

@@ -11,11 +11,13 @@ import secrets
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from holdfast.core.diagnosis import StoreFinding
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.runtime.connection_pool import ConnectionBroken
 from holdfast.stores.postgres.connection import Row, Value
+from holdfast.stores.postgres.diagnosis import facts_of, findings
 from holdfast.stores.postgres.errors import Conflict, TablesMissing
 from holdfast.stores.postgres.listener import PostgresSubscription
 from holdfast.stores.postgres.schema import check_version, creation, statement
@@ -43,8 +45,13 @@ class Driver(Protocol):
         """When a call that may take so long has to be over, on the driver's clock."""
         ...
 
-    async def call(self, text: bytes, values: Sequence[Value] | None, deadline_ns: int) -> list[Row]:
-        """Run one statement, or without `values` a script, and return its rows."""
+    async def call(
+        self, text: bytes, values: Sequence[Value] | None, deadline_ns: int, greeted: list[int] | None = None
+    ) -> list[Row]:
+        """Run one statement, or without `values` a script, and return its rows.
+
+        `greeted` gets the process that the greeting of the used connection named.
+        """
         ...
 
     async def settled(self, deadline_ns: int) -> None:
@@ -274,6 +281,13 @@ class PostgresStore:
         text = b"SELECT current_setting('transaction_read_only')"
         if await self._answered(text, (), self._driver.deadline(timeout_ns)) != [(b"off",)]:
             raise Unavailable(f"{self._address} only reads now (a standby, or a failover under way)")
+
+    async def diagnose(self, timeout_ns: int) -> list[StoreFinding]:
+        """See `ports.Diagnosable`. Creates nothing."""
+        greeted: list[int] = []
+        text = statement("diagnosis", self._address)
+        (row,) = await self._driver.call(text, (), self._driver.deadline(timeout_ns), greeted)
+        return findings(facts_of(row, greeted[0]), timeout_ns, self._address.pool_max)
 
     async def has_tables(self, timeout_ns: int) -> bool:
         """Whether the tables of a lease store are there, of whatever version. Creates nothing."""

@@ -92,10 +92,14 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
     def __init__(self, address: PostgresAddress) -> None:
         super().__init__(lambda deadline_ns: PostgresConnection(address, deadline_ns), str(address), address.pool_max)
 
-    async def call(self, text: bytes, values: Sequence[Value] | None, deadline_ns: int) -> list[Row]:
-        """Run one statement, or without `values` a script, and return its rows."""
+    async def call(
+        self, text: bytes, values: Sequence[Value] | None, deadline_ns: int, greeted: list[int] | None = None
+    ) -> list[Row]:
+        """Run one statement, or without `values` a script, and return its rows. `greeted`: see `store.Driver`."""
         connection = self.take(deadline_ns)
         try:
+            if greeted is not None:
+                greeted.append(connection.connection.backend_pid)
             rows = connection.ask(text, values, deadline_ns)
         except BaseException as error:
             if isinstance(error, BackendError | BadInput) and is_clean(connection.connection):
