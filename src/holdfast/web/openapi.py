@@ -20,9 +20,8 @@ Document: TypeAlias = dict[str, Any]
 
 ABOUT: Final = """\
 Every response of an operation has an `X-Request-Id`; each error is a problem (RFC 9457) with a `code` for programs.
-`HEAD` works wherever `GET` does. Another method than those of an address is 405, and `Allow` lists them. A request that
-is
-not valid HTTP is 400. The required role of an operation follows `HTTPBearer` in `security`."""
+`HEAD` works wherever `GET` does. Another method than those of an address is 405, and `Allow` lists them. A request
+that is not valid HTTP is 400. The required role of an operation follows `HTTPBearer` in `security`."""
 
 OWN: Final[Mapping[str, Mapping[int, str]]] = {
     "submit": {409: "The id is taken, or the idempotency key was used for another job."},

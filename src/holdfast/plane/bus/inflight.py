@@ -9,9 +9,8 @@ Promises:
 - Messages with the same key are handled one after another, in the order in which they were taken, unless the
   consumption is not `ordered`. A nacked message may be passed by later ones, and other consumers handle their own.
 - A dead letter is stored before its message is dropped; if that fails, the message stays.
-- `drain` lets handlers finish for a while. Then it cancels them and nacks their messages, even if a handler swallows
-the
-  cancellation and returns normally.
+- `drain` lets handlers finish for a while. Then it cancels them and nacks their messages, even if a handler
+  swallows the cancellation and returns normally.
 
 Clock: the wall clock for the age of messages, the event loop's for signals of progress and for draining.
 """

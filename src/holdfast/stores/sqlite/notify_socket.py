@@ -2,8 +2,7 @@
 
 Promises: a name cannot be guessed, leaves no file behind, and is forgotten by the kernel with its process. A listener
 returns only datagrams of its own user and of root: the kernel reports the owner of each, and others are dropped unread.
-A process of another user that sends anyway costs a bounded amount of work: after such a datagram a listener reads
-nothing
+A process of another user that sends anyway costs a bounded amount of work: after such a datagram a listener pauses
 for `PAUSE_S`. Sending never blocks.
 
 Does not promise that a datagram arrives: the queue of a listener is short, and other users can fill it. Callers wait
