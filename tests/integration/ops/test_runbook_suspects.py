@@ -137,7 +137,7 @@ def test_a_search_shows_a_few_and_counts_the_rest() -> None:
     assert [lately(each) for each in (900.0, 7200.0, 905.0, 90.0)] == ["15 min", "2 h", "15 min 05 s", "90 s"]
 
 
-@pytest.mark.parametrize("name", ["job_suspects", "run_unmoved"])
+@pytest.mark.parametrize("name", ["job_suspects", "run_unchanged"])
 def test_no_search_walks_through_all_jobs_or_runs(name: str) -> None:
     sql = files("holdfast.plane") / "sql"
     text = (sql / f"{name}.sql").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from holdfast.plane.db.statements import sql
 NAME: Final = "bus"
 _IN_DATABASE: Final = "database"
 _GET: Final = sql("meta_get")
-_KEEP: Final = sql("meta_keep")
+_KEEP: Final = sql("meta_insert")
 _PUT: Final = sql("meta_put")
 
 

@@ -307,7 +307,7 @@ async def insert_assigned(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Fence
         await counting.hold(tx, jobs)
     else:
         pools = sorted({job.pool for job in jobs})  # no job waits in any of them, or nothing is written
-        await tx.put(script("queue_empty", tx.dialect), {"pools": json.dumps(pools)}, rows=len(pools))
+        await tx.put(script("pool_queue_empty", tx.dialect), {"pools": json.dumps(pools)}, rows=len(pools))
         counting.assume(jobs)
     verdicts = [judged(job, each, at) for at, (each, job) in enumerate(zip(wanted, jobs, strict=True))]
     await topics.count(tx, [found.after for found in verdicts if isinstance(found, Planned) and found.scarce])

@@ -50,7 +50,7 @@ V = TypeVar("V")
 
 _DUE: Final = sql("replay_due")
 _WAITING: Final = sql("replay_waiting")
-_LOOK: Final = sql("attempt_look")
+_LOOK: Final = sql("attempt_check")
 _QUEUED: Final = (JobState.PENDING, JobState.RETRYING)
 
 _Run: TypeAlias = tuple[str, int, int | None]

@@ -61,7 +61,7 @@ _PAGE: Final = sql("cleanup_page")
 _EVENTS: Final = sql("cleanup_events")
 _PROGRESS: Final = sql("cleanup_progress")
 _JOBS: Final = sql("cleanup_jobs")
-_STRIP: Final = sql("cleanup_strip")
+_STRIP: Final = sql("cleanup_content")
 _LETTERS: Final = sql("deadletter_sweep")
 _FIRST_TENANT: Final = sql("cleanup_first_tenant")
 _NEXT_TENANT: Final = sql("cleanup_next_tenant")
@@ -239,7 +239,7 @@ LINES_MAX: Final = 5_000
 """How much one transaction deletes: it must not delay others, and timelines may be long."""
 
 _OVER: Final = (sql("cleanup_runs"), sql("cleanup_runs_keyed"))
-_LINES: Final = sql("cleanup_run_lines")
+_LINES: Final = sql("cleanup_run_events")
 _GATES: Final = sql("cleanup_gates")
 _RUN: Final = sql("cleanup_run")
 _APPROVALS: Final = sql("cleanup_approvals")

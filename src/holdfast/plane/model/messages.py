@@ -44,7 +44,7 @@ WORKERS: Final = "workers"
 
 # Labels that the plane sets: on jobs of a run, and on jobs submitted to a given pool. Callers must not use such names.
 OWN_LABELS: Final = "holdfast."
-EMPTIED_LABEL: Final = "holdfast.emptied"  # what the job was about was forgotten (`cleanup_strip`)
+EMPTIED_LABEL: Final = "holdfast.emptied"  # what the job was about was forgotten (`cleanup_content`)
 POOL_LABEL: Final = "holdfast.pool"  # the pool that was asked for, and that the job therefore never leaves
 RUN_LABEL: Final = "holdfast.run"
 STEP_LABEL: Final = "holdfast.step"

@@ -78,7 +78,7 @@ HISTORY_PAGE_MAX: Final = 500
 EXERCISE_MAX_NS: Final = 30 * 86_400 * NS
 
 _SCHEMA: Final = "policy_schema"
-_TURN: Final = sql("policy_take_turn")
+_TURN: Final = sql("policy_lock")
 _ADVANCE: Final = sql("policy_advance")
 _REVISION: Final = sql("policy_revision")
 _GET: Final = sql("policy_get")

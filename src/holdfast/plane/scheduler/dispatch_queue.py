@@ -21,9 +21,9 @@ from holdfast.plane.scheduler.topic_backlog import TopicBacklog, TopicQuery, Top
 
 TENANTS: Final = 256  # read in one query
 
-_TENANTS: Final = sql("queue_tenants")
-_QUEUE: Final = sql("queue_line")
-_READ: Final = sql("queue_look_postgres")
+_TENANTS: Final = sql("pool_queue_tenants")
+_QUEUE: Final = sql("pool_queue_jobs")
+_READ: Final = sql("pool_queue_read_postgres")
 _RUNNING: Final = "SELECT running FROM plane_pool WHERE pool = :pool"
 
 

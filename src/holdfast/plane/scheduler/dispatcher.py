@@ -66,7 +66,7 @@ OVERDUE_S: Final = 10.0
 
 COUNT_EVERY_S: Final = 1.0
 
-_TOPICS: Final = sql("queue_topics")
+_TOPICS: Final = sql("pool_topics")
 
 _log = logging.getLogger("holdfast")
 

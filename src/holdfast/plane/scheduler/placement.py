@@ -383,7 +383,7 @@ def _message(view: View, job: Job, fence: CarriedFence) -> Message:
 
 
 async def _elsewhere(values: Mapping[str, Any], tx: Tx) -> list[Row]:
-    return await tx.query(script("queue_elsewhere", tx.dialect), values)
+    return await tx.query(script("topic_queue_elsewhere", tx.dialect), values)
 
 
 def _retry_message(job: Job, at_ns: int) -> Message:

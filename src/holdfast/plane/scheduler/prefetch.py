@@ -82,7 +82,7 @@ UNSTARTED_NS: Final = NS
 
 WATCH_NS: Final = 5 * NS
 
-_UNBEGUN: Final = sql("queue_unbegun")
+_UNBEGUN: Final = sql("pool_not_started")
 
 
 class _Watched(NamedTuple):

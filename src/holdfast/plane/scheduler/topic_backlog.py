@@ -28,9 +28,9 @@ from holdfast.plane.scheduler.fair_share import TenantQueue, select_jobs
 
 TENANTS: Final = 64  # of each topic, read in one query
 
-_TENANTS: Final = sql("aside_tenants")
-_QUEUE: Final = sql("aside_line")
-_READ: Final = sql("aside_look_postgres")
+_TENANTS: Final = sql("topic_queue_tenants")
+_QUEUE: Final = sql("topic_queue_jobs")
+_READ: Final = sql("topic_queue_read_postgres")
 
 
 class Rank(NamedTuple):
@@ -127,7 +127,7 @@ async def read_topic_queues(tx: Tx, query: TopicQuery, topic_slots: TopicSlots) 
     """See the module."""
     rooms: dict[str, int] = {}
     served = json.dumps(sorted(topic_slots.served))
-    topics = await tx.query(script("aside_topics", tx.dialect), {"pool": query.pool, "topics": served})
+    topics = await tx.query(script("topic_queue_topics", tx.dialect), {"pool": query.pool, "topics": served})
     for row in topics:
         topic = row["topic"]
         if room := free_slots(topic_slots.slots.get(topic), row["running"], query.free):
@@ -160,7 +160,7 @@ async def merge(
     if not backlog.ranks:
         return tuple(queues)
     there = [job for queue in queues if queue.tenant in backlog.ranks for job in queue.jobs]
-    rows = await tx.query(script("queue_ranks", tx.dialect), {"ids": json.dumps(there)}) if there else []
+    rows = await tx.query(script("pool_queue_ranks", tx.dialect), {"ids": json.dumps(there)}) if there else []
     ranks = {row["id"]: _rank(row) for row in rows}
     order = [queue.tenant for queue in queues]
     if set(backlog.ranks) - set(order):

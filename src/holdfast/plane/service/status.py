@@ -29,10 +29,10 @@ SPANS: Final = 60  # five minutes of them
 
 _NEWEST_ALL: Final = sql("status_newest_all")
 _NEWEST_TENANT: Final = sql("status_newest_tenant")
-_AT_HAND: Final = sql("status_at_hand")
+_AT_HAND: Final = sql("status_active")
 _DEAD_JOBS_ALL: Final = sql("status_dead_jobs_all")
 _DEAD_JOBS_TENANT: Final = sql("status_dead_jobs_tenant")
-_TALLY: Final = sql("status_tally")
+_TALLY: Final = sql("status_counts")
 _DEAD: Final = sql("status_dead")
 
 

@@ -38,7 +38,7 @@ POLL_S: Final = 5.0
 _NAME: Final = "keys"
 _FIELD: Final = "names.keys"
 _GET: Final = sql("meta_get")
-_KEEP: Final = sql("meta_keep")
+_KEEP: Final = sql("meta_insert")
 _PUT: Final = sql("meta_put")
 _END: Final = "end all processes of the plane first; the lease of one that was killed ends with its TTL"
 

@@ -1,5 +1,5 @@
--- Contract: claims the foremost ready messages until `due_ns`, and returns them: the highest priority first, then the oldest.
--- Those that another transaction is about to claim are passed over. MATERIALIZED: the limit holds whatever the plan.
+-- Contract: claims the first ready messages until `due_ns`, and returns them: highest priority first, then oldest.
+-- Skips messages that another transaction is claiming. MATERIALIZED: the limit holds with every plan.
 WITH picked AS MATERIALIZED (
     SELECT ctid FROM plane_message
     WHERE subject = :subject AND recipient = :recipient AND state = 0

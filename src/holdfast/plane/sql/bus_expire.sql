@@ -1,4 +1,4 @@
--- Contract: forgets messages of subjects that begin with `low` (and sort below `high`), if no consumer has taken them and they
--- were published before `before_ns`: for subjects whose messages mean nothing any more by then.
+-- Contract: deletes unclaimed messages of subjects from `low` up to `high` that were published before `before_ns`: for
+-- subjects whose messages have no meaning after that time.
 DELETE FROM plane_message
 WHERE subject >= :low AND subject < :high AND state = 0 AND first_ns < :before_ns

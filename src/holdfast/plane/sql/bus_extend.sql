@@ -1,4 +1,4 @@
--- Contract: a claimed message is still being worked on: no other consumer gets it until `due_ns`. Also if its time was over
--- already, as long as no consumer has claimed it since.
+-- Contract: extends the claim of a message until `due_ns`. Also works after the claim has ended, unless another
+-- consumer has claimed the message since.
 UPDATE plane_message SET state = 1, due_ns = :due_ns
 WHERE id = :id AND recipient = :recipient AND deliveries = :deliveries AND state <> 2

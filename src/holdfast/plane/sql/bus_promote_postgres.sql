@@ -1,5 +1,5 @@
--- Contract: makes messages ready whose time has come: nacked with a delay, staged for later, or claimed by a consumer
--- that was not heard of again. What another transaction is changing is left to it.
+-- Contract: makes due messages ready: nacked with a delay, staged for later, or claimed by a consumer that is silent.
+-- Skips rows that another transaction is changing.
 WITH picked AS MATERIALIZED (
     SELECT ctid FROM plane_message
     WHERE subject = :subject AND recipient = :recipient AND state = 1 AND due_ns <= :now_ns

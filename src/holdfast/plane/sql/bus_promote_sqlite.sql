@@ -1,5 +1,4 @@
--- Contract: makes messages ready whose time has come: nacked with a delay, staged for later, or claimed by a consumer
--- that was not heard of again.
+-- Contract: makes due messages ready: nacked with a delay, staged for later, or claimed by a consumer that is silent.
 UPDATE plane_message SET state = 0
 WHERE rowid IN (
     SELECT rowid FROM plane_message

@@ -1,4 +1,4 @@
--- Contract: makes the tables of the bus, in a database that has none of them. Run once, in one transaction.
+-- Contract: creates the tables of the bus, in a database that has none of them. Run once, in one transaction.
 --
 -- Times end in `_ns` and are Unix time in nanoseconds; `body` is JSON text. `place` orders messages by age, and is unique
 -- enough: two of the same place may be delivered in either order. A message has one row for each group that gets it.
@@ -55,7 +55,7 @@ CREATE INDEX plane_outbox_own ON plane_outbox (owner, due_ns, place);
 CREATE INDEX plane_outbox_left ON plane_outbox (due_ns, place);
 
 -- How often a message on such a bus has failed. Most never do, and have no row. On any bus: how often a run of an attempt was
--- nacked, with the name of the attempt for an id (`attempt_given_back`).
+-- nacked, with the name of the attempt for an id (`attempt_returned`).
 CREATE TABLE plane_failure (
     id        TEXT NOT NULL,
     recipient TEXT NOT NULL,

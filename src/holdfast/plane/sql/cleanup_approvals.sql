@@ -1,5 +1,5 @@
--- Contract: forgets at most `:most` approvals that were asked for before `:before_ns` and whose job is not stored any more, the
--- oldest first, and returns the jobs.
+-- Contract: deletes at most `:most` approvals that were requested before `:before_ns` and whose job is not stored any
+-- more, oldest first, and returns the jobs.
 DELETE FROM plane_approval WHERE (job, tenant) IN (
     SELECT asked.job, asked.tenant FROM plane_approval AS asked
     WHERE asked.created_ns < :before_ns AND NOT EXISTS (

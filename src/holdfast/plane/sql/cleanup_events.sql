@@ -1,4 +1,4 @@
--- Contract: forgets the history of the jobs between two places that ended before `:before_ns`.
+-- Contract: deletes the history of the jobs between two cursors that ended before `:before_ns`.
 DELETE FROM plane_event WHERE job IN (
     SELECT id FROM plane_job
     WHERE (created_ns, id) > (:created_ns, :id) AND (created_ns, id) <= (:last_ns, :last_id)

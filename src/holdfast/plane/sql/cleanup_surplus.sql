@@ -1,4 +1,4 @@
--- Contract: forgets the oldest dead letters of a tenant beyond the newest `:keep`, at most `:most` of them, and returns
+-- Contract: deletes the oldest dead letters of a tenant beyond the newest `:keep`, at most `:most` of them, and returns
 -- their ids.
 DELETE FROM plane_dead_letter
 WHERE tenant = :tenant AND id IN (

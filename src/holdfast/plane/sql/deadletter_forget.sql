@@ -1,2 +1,2 @@
--- Contract: forgets one dead letter of a tenant; no row: there is none.
+-- Contract: deletes one dead letter of a tenant; no row: it does not exist.
 DELETE FROM plane_dead_letter WHERE id = :id AND tenant = :tenant RETURNING id

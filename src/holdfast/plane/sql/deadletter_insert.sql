@@ -1,5 +1,6 @@
--- Contract: keeps a dead letter. The same one again changes nothing. That of an earlier job of this id of the tenant gives way to
--- it, and has then not been tried again; those of other tenants stay. `:made_ns`: when the job was made; 0: it is a message's.
+-- Contract: stores a dead letter. Repeating it changes nothing. It replaces the dead letter of an earlier job with this
+-- id of the same tenant, and has then not been retried. `:made_ns`: when the job was created; 0: it is the dead letter
+-- of a message.
 INSERT INTO plane_dead_letter (id, job, tenant, topic, reason, code, last_state, attempts, at_ns, made_ns, body)
 VALUES (:id, :job, :tenant, :topic, :reason, :code, :last_state, :attempts, :at_ns, :made_ns, :body)
 ON CONFLICT (id, tenant) DO UPDATE SET

@@ -1,4 +1,5 @@
--- Contract: notes that the dead letter of one job is tried again as another; no row: it was already, or does not exist.
+-- Contract: records that the dead letter of one job was retried as another job; no row: it was retried before, or does
+-- not exist.
 UPDATE plane_dead_letter SET retried_as = :job
 WHERE id = :id AND tenant = :tenant AND made_ns = :made_ns AND retried_as IS NULL
 RETURNING id

@@ -1,2 +1,2 @@
--- Contract: forgets the history of one job.
+-- Contract: deletes the history of one job.
 DELETE FROM plane_event WHERE job = :job

@@ -1,4 +1,4 @@
--- Contract: inserts lines of history, all in one statement; `rows` is a JSON array of objects.
+-- Contract: inserts entries of histories in one statement; `rows` is a JSON array of objects.
 INSERT INTO plane_event (
     job, version, step, at_ns, before, after, attempt, fence, actor, reason, traceback
 )

@@ -1,4 +1,4 @@
--- Contract: some jobs, named by a JSON array of ids, each with what is counted of its tenant and of its pool at this moment.
+-- Contract: some jobs, named by a JSON array of ids, each with the current counts of its tenant and pool.
 SELECT job.*, tenant.running AS tenant_running, tenant.slots AS tenant_slots, pool.running AS pool_running
 FROM plane_job AS job
 LEFT JOIN plane_tenant AS tenant ON tenant.tenant = job.tenant

@@ -1,4 +1,4 @@
--- Contract: makes a job in version 1, and returns it; no row: the id, or the tenant's idempotency key, is taken.
+-- Contract: inserts a job in version 1, and returns it; no row: the id, or the idempotency key of the tenant, is taken.
 INSERT INTO plane_job
     (id, tenant, topic, pool, state, priority, attempt, max_attempts, payload, created_ns, updated_ns, version,
      idempotency_key, timeout_ns, deadline_ns, not_before_ns, queue, submitted_by, trace, labels)

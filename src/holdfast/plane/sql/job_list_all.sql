@@ -1,4 +1,4 @@
--- Contract: jobs of all tenants, in outline, newest first, after a place (`:created_ns`, `:id`) in that order.
+-- Contract: jobs of all tenants, as outlines, newest first, after a cursor (`:created_ns`, `:id`).
 SELECT {outline}
 FROM plane_job
 WHERE (created_ns, id) < (:created_ns, :id)

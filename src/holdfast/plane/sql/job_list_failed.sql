@@ -1,5 +1,5 @@
--- Contract: jobs that ended in one of the ways other than success, newest first, after a place in that order, in outline.
--- Reads those of that state.
+-- Contract: outlines of jobs in one terminal state other than success, newest first, after a cursor. Reads only jobs in
+-- that state.
 SELECT {outline}
 FROM plane_job
 WHERE state = :state AND state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED', 'OUTPUT_QUARANTINED')

@@ -1,5 +1,5 @@
--- Contract: jobs in one of the states that are not over, newest first, after a place in that order, in outline.
--- Reads the live ones of that state, and never the history: MATERIALIZED keeps Postgres from the index of all jobs.
+-- Contract: outlines of jobs in one state that is not terminal, newest first, after a cursor. Reads only unfinished
+-- jobs in that state: MATERIALIZED keeps Postgres from the index of all jobs.
 WITH live AS MATERIALIZED (
     SELECT {outline}
     FROM plane_job

@@ -1,4 +1,4 @@
--- Contract: jobs of one tenant, in outline, newest first, after a place (`:created_ns`, `:id`) in that order.
+-- Contract: jobs of one tenant, as outlines, newest first, after a cursor (`:created_ns`, `:id`).
 -- The tenant is bounded from both sides, as the topic in `job_list_topic` is.
 SELECT {outline}
 FROM plane_job

@@ -1,5 +1,6 @@
--- Contract: jobs of one topic, newest first, after a place in that order, in outline. Reads those of that topic.
--- The topic is bounded from both sides, and not compared with `=`: a generic plan of Postgres would take the index of all jobs.
+-- Contract: outlines of jobs of one topic, newest first, after a cursor. Reads only jobs of that topic. The topic is
+-- bounded from both sides and not compared with `=`, because a generic plan of Postgres would use the index of all
+-- jobs.
 SELECT {outline}
 FROM plane_job
 WHERE topic >= :topic AND (topic, created_ns, id) < (:topic, :created_ns, :id)

@@ -1,5 +1,5 @@
--- Contract: makes jobs, all in one statement, each in version 1, or in version 2 if it is with workers from the beginning; `rows`
--- is a JSON array of objects. A row that is in the way is an error, and the caller asks one by one.
+-- Contract: inserts jobs in one statement, each in version 1, or in version 2 if it is dispatched with its submission;
+-- `rows` is a JSON array of objects. A conflicting row is an error; the caller then inserts one job at a time.
 INSERT INTO plane_job
     (id, tenant, topic, pool, state, priority, attempt, max_attempts, payload, created_ns, updated_ns, version,
      holdfast_fence, idempotency_key, timeout_ns, deadline_ns, not_before_ns, queue, submitted_by, trace, labels)

@@ -1,7 +1,6 @@
--- Contract: of the `:most` newest jobs, and of as many that are at work in a later attempt than their first, those that
--- changed since `:since_ns`: how many attempts they have had, and how often their history says that they were handed to
--- workers and that they ended. A success whose output turned out to be unfit has not ended twice. Reads the newest, the
--- live ones, and their histories; never all that is stored.
+-- Contract: of the `:most` newest jobs, and of as many with workers in an attempt after the first, those that changed
+-- since `:since_ns`: their attempts, and how often their history contains a dispatch and an end. A quarantined success
+-- has not ended twice. Reads only these jobs and their histories.
 SELECT id, state, attempt, max_attempts, updated_ns,
     (SELECT COUNT(*) FROM plane_event WHERE job = looked.id AND after = 'DISPATCHED') AS dispatches,
     (SELECT COUNT(*) FROM plane_event

@@ -1,2 +1,2 @@
--- Contract: forgets one listener.
+-- Contract: deletes one listener.
 DELETE FROM plane_listener WHERE address = :address;

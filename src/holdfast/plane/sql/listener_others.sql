@@ -1,2 +1,2 @@
--- Contract: the listeners at a place, except oneself: to whom a hint can be sent from there.
+-- Contract: the other listeners that can be reached from a `place`.
 SELECT address FROM plane_listener WHERE place = :place AND address <> :address;

@@ -1,2 +1,2 @@
--- Contract: returns what the plane has written down about itself under `:name`; no row: nothing.
+-- Contract: the value that the plane has stored under `:name`; no row: none.
 SELECT value FROM plane_meta WHERE name = :name

@@ -1,4 +1,4 @@
--- Contract: attempts that run, the longest first, with their last progress, without what their users put into them.
+-- Contract: running attempts, the longest first, with their last progress, without payloads and results.
 SELECT job.id, job.tenant, job.topic, job.pool, job.worker, job.attempt, job.created_ns, job.updated_ns, job.timeout_ns,
     progress.at_ns AS progress_ns, progress.note
 FROM plane_job AS job

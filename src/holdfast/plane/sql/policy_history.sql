@@ -1,5 +1,5 @@
--- Contract: changes that are older than a revision, newest first; of one risk class or setting, or of all where no name
--- is given.
+-- Contract: changes that are older than a revision, newest first; of one risk class or setting, or of all if no name is
+-- given.
 SELECT revision, risk, before, after, actor, reason, source, at_ns
 FROM plane_policy_history
 WHERE revision < :below AND (CAST(:risk AS TEXT) IS NULL OR risk = :risk)

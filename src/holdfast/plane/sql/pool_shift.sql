@@ -1,2 +1,2 @@
--- Contract: takes (or, below zero, gives back) some of a pool's places. The row is held by this transaction.
+-- Contract: takes slots of a pool (below zero: frees them). The row is locked by this transaction.
 UPDATE plane_pool SET running = running + :shift WHERE pool = :name

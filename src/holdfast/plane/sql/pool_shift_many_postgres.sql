@@ -1,5 +1,5 @@
--- Contract: takes (or, below zero, gives back) places of some pools, locked in the order of their names; `rows` is a JSON array
--- of objects. Returns one row for each that was written: one that is missing would have passed `most`.
+-- Contract: takes slots of some pools (below zero: frees them), locked in the order of their names; `rows` is a JSON
+-- array of objects. Returns one row for each that was written: a missing one would have exceeded `most`.
 WITH held AS MATERIALIZED (
     SELECT counted.pool, row.shift, row.most FROM plane_pool AS counted
     JOIN json_to_recordset(CAST(:rows AS json)) AS row (name TEXT, shift BIGINT, most BIGINT) ON row.name = counted.pool

@@ -1,5 +1,5 @@
--- Contract: stores the progress of an attempt. That of an older job under the same id, or of an attempt with a lower fence, does
--- not replace what is there.
+-- Contract: stores the progress of an attempt. Progress of an older job with the same id, or with a lower fence, does
+-- not replace it.
 INSERT INTO plane_progress (job, made_ns, attempt, fence, at_ns, fraction, note)
 VALUES (:job, :made_ns, :attempt, :fence, :at_ns, :fraction, :note)
 ON CONFLICT (job) DO UPDATE SET

@@ -1,6 +1,6 @@
--- Contract: jobs in a state that is not over whose time there was over at `:now_ns`, oldest change first, after a place in
--- that order. `:limit_ns` is the time limit of the state, unless a running job has its own; the time of one that is to be
--- tried again begins when it is due, and one that was taken back has none. No job that changed after `:until_ns` can be among them.
+-- Contract: unfinished jobs whose time limit had passed at `:now_ns`, oldest change first, after a cursor. `:limit_ns`
+-- is the limit of the state, unless a running job has its own. The limit of a delayed retry begins when it is due; a
+-- reclaimed job has none. No job that changed after `:until_ns` can be among them.
 SELECT id, tenant, topic, state, updated_ns FROM plane_job
 WHERE state = :state AND state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')
     AND (updated_ns, id) > (:updated_ns, :id) AND updated_ns <= :until_ns

@@ -1,4 +1,4 @@
--- Contract: makes every table of the plane's state, in a database that has none of them. Run once, in one transaction.
+-- Contract: creates every table of the plane's state, in a database that has none of them. Run once, in one transaction.
 --
 -- Times end in `_ns` and are Unix time in nanoseconds. `payload`, `result`, `labels` and `body` are JSON text.
 -- `holdfast_fence` is the fence of the scheduler's lease under which a job was last entered or written, `run_fence` that of

@@ -1,5 +1,6 @@
--- Contract: leads the tables of the plane's state from version 1 to 2: each tenant has its own dead letters, and each of them
--- knows of which job it is. One whose job is gone already is of none that is there. Run once, in one transaction.
+-- Contract: migrates the tables of the plane's state from version 1 to 2: each tenant has its own dead letters, and
+-- each dead letter stores which job it belongs to. A dead letter without a job belongs to none of the stored ones. Run
+-- once, in one transaction.
 
 CREATE TABLE plane_dead_letter_2 (
     id         TEXT NOT NULL,

@@ -1,6 +1,6 @@
--- Contract: leads the tables of the plane's state from version 2 to 3: workers say how many places topics have that have fewer than
--- their pool, and jobs of such topics wait in lines of their own. A worker of an older version goes on, and says nothing of it. Run
--- once, in one transaction.
+-- Contract: migrates the tables of the plane's state from version 2 to 3: workers advertise the slots of topics that
+-- have fewer than their pool, and jobs of such topics wait in queues of their own. Older workers continue without that.
+-- Run once, in one transaction.
 
 ALTER TABLE plane_worker ADD COLUMN places TEXT;
 

@@ -1,5 +1,5 @@
--- Contract: leads the tables of the plane's state from version 3 to 4: progress that job functions report is stored, and lists
--- of jobs that ended badly, or of one topic, go by an index. Older workers store no progress. Run once, in one transaction.
+-- Contract: migrates the tables of the plane's state from version 3 to 4: reported progress is stored, and lists of
+-- failed jobs, or of one topic, use an index. Older workers store no progress. Run once, in one transaction.
 
 CREATE TABLE plane_progress (
     job      TEXT NOT NULL PRIMARY KEY,

@@ -1,4 +1,4 @@
--- Contract: what is counted of some tenants and some pools, named by JSON arrays, at this moment.
+-- Contract: the current counts of some tenants and some pools, named by JSON arrays.
 SELECT 'tenant' AS kind, tenant AS name, running, slots AS most FROM plane_tenant
 WHERE tenant = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tenants AS json))))
 UNION ALL

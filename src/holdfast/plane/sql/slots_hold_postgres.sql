@@ -1,6 +1,6 @@
--- Contract: what is counted of some tenants and some pools, named by JSON arrays, locked until the transaction ends: first the
--- tenants, then the pools (the parts of a UNION ALL are read in their order), each in the order of their names. Also whether
--- jobs wait in the queue of the pool.
+-- Contract: the counts of some tenants and some pools, named by JSON arrays, locked until the transaction ends: first
+-- the tenants, then the pools (the parts of a UNION ALL are read in order), each in the order of their names. Also
+-- whether jobs wait in the queue of the pool.
 WITH held_tenant AS MATERIALIZED (
     SELECT tenant AS name, running, slots FROM plane_tenant
     WHERE tenant = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tenants AS json))))

@@ -1,5 +1,5 @@
--- Contract: what is counted of some tenants and some pools, named by JSON arrays, for a transaction that is going to count, and
--- whether jobs wait in the queue of the pool. There is one writer.
+-- Contract: the counts of some tenants and some pools, named by JSON arrays, for a transaction that will change them,
+-- and whether jobs wait in the queue of the pool. There is one writer.
 SELECT 'tenant' AS kind, tenant AS name, running, slots AS most, 0 AS waits FROM plane_tenant
 WHERE tenant IN (SELECT value FROM json_each(:tenants))
 UNION ALL

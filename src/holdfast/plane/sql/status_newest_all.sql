@@ -1,3 +1,3 @@
--- Contract: the newest jobs of all tenants, without what their users put into them.
+-- Contract: outlines of the newest jobs of all tenants.
 SELECT {brief}
 FROM plane_job ORDER BY created_ns DESC, id DESC LIMIT :most

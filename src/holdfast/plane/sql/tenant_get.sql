@@ -1,2 +1,2 @@
--- Contract: what is known of one tenant.
+-- Contract: the counts and the limit of one tenant.
 SELECT tenant, running, slots FROM plane_tenant WHERE tenant = :tenant

@@ -1,2 +1,2 @@
--- Contract: takes (or, below zero, gives back) some of a tenant's slots. The row is held by this transaction.
+-- Contract: takes slots of a tenant (below zero: frees them). The row is locked by this transaction.
 UPDATE plane_tenant SET running = running + :shift WHERE tenant = :name

@@ -1,5 +1,5 @@
--- Contract: takes (or, below zero, gives back) slots of some tenants, locked in the order of their names; `rows` is a JSON array
--- of objects. Returns one row for each that was written: one that is missing is not there, or would have passed its
+-- Contract: takes slots of some tenants (below zero: frees them), locked in the order of their names; `rows` is a JSON
+-- array of objects. Returns one row for each that was written: a missing one does not exist, or would have exceeded its
 -- limit: its own, or else `most`.
 WITH held AS MATERIALIZED (
     SELECT counted.tenant, row.shift, row.most FROM plane_tenant AS counted

@@ -1,4 +1,4 @@
--- Contract: keeps what a worker last said about itself. An older word does not replace a newer one.
+-- Contract: stores the heartbeat of a worker. An older one does not replace a newer one.
 INSERT INTO plane_worker (worker, pool, topics, capacity, active, at_ns, draining, host, pid, places, by_topic)
 VALUES (:worker, :pool, :topics, :capacity, :active, :at_ns, :draining, :host, :pid, :places, :by_topic)
 ON CONFLICT (worker) DO UPDATE SET

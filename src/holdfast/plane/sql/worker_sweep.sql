@@ -1,2 +1,2 @@
--- Contract: forgets the workers that have said nothing since a time.
+-- Contract: deletes workers without a heartbeat since a time.
 DELETE FROM plane_worker WHERE at_ns < :before_ns RETURNING worker

@@ -47,8 +47,8 @@ from holdfast.types import MS, NS
 HEARTBEAT: Final = 5.0
 MISSED: Final = 2
 
-_CHECK: Final = sql("attempt_look")
-_RETURNED: Final = sql("attempt_given_back")
+_CHECK: Final = sql("attempt_check")
+_RETURNED: Final = sql("attempt_returned")
 
 
 class Staleness(NamedTuple):

@@ -28,7 +28,7 @@ LINES_MAX: Final = 2**31
 _JOB: Final = sql("job_forget")
 _HISTORY: Final = sql("event_forget")
 _RUN: Final = sql("cleanup_run")
-_LINES: Final = sql("cleanup_run_lines")
+_LINES: Final = sql("cleanup_run_events")
 _GATES: Final = sql("cleanup_gates")
 
 

@@ -206,7 +206,7 @@ class RunStore:
         async def work(tx: Tx) -> list[RunOutline]:
             rows = await tx.query(statement, {**values, "most": limit})
             without = [row["id"] for row in rows if row["outline"] is None]
-            found = await tx.query(script("run_gist", tx.dialect), {"ids": json.dumps(without)}) if without else []
+            found = await tx.query(script("run_outlines", tx.dialect), {"ids": json.dumps(without)}) if without else []
             gists = {gist["id"]: gist for gist in found}
             return [run_outline_of(row, gists.get(row["id"])) for row in rows]
 

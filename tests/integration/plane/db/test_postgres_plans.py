@@ -23,16 +23,16 @@ pytestmark = [pytest.mark.asyncio, every_postgres]
 NAMES = (
     "job_make_many",
     "event_insert_many",
-    "queue_look",
-    "queue_tenants",
-    "queue_line",
-    "queue_empty",
-    "queue_unbegun",
-    "queue_ranks",
-    "aside_topics",
-    "aside_tenants",
-    "aside_line",
-    "aside_look",
+    "pool_queue_read",
+    "pool_queue_tenants",
+    "pool_queue_jobs",
+    "pool_queue_empty",
+    "pool_not_started",
+    "pool_queue_ranks",
+    "topic_queue_topics",
+    "topic_queue_tenants",
+    "topic_queue_jobs",
+    "topic_queue_read",
     "topic_count",
     "job_get_many",
     "job_counted_many",
@@ -46,7 +46,7 @@ NAMES = (
     "outbox_delete_many",
     "outbox_own",
     "outbox_left",
-    "attempt_look",
+    "attempt_check",
 )
 GROWING = re.compile(r"Seq Scan on (plane_job|plane_event|plane_outbox)\b|Hash|Merge Join|Bitmap")
 
@@ -91,14 +91,14 @@ async def test_statements_that_go_together_keep_their_plans(base: PostgresDataba
     assert GROWING.search(plan) is None, plan
 
 
-@pytest.mark.parametrize("name", ["queue_line", "queue_look", "aside_line"])
+@pytest.mark.parametrize("name", ["pool_queue_jobs", "pool_queue_read", "topic_queue_jobs"])
 async def test_the_line_of_a_tenant_is_read_in_its_order_and_not_sorted(base: PostgresDatabase, name: str) -> None:
     """Sorted, it would be read to its end each time: a line of a million for the first three of it."""
     plan = await base.read(lambda tx: planned(tx, compiled(script(name, "postgres"), "postgres").text))
     assert "Sort" not in plan, plan
 
 
-LOOKS = ("queue_look", "job_get_many", "job_counted_many", "slots_get", "aside_topics", "aside_look")
+LOOKS = ("pool_queue_read", "job_get_many", "job_counted_many", "slots_get", "topic_queue_topics", "topic_queue_read")
 
 
 @pytest.mark.parametrize("name", LOOKS)

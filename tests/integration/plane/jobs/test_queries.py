@@ -162,8 +162,8 @@ async def test_what_is_no_place_is_refused(text: Any) -> None:
 
 _PAGE = {"created_ns": 10**18, "id": "", "most": 9}
 STATEMENTS: dict[str, dict[str, Any]] = {
-    "queue_tenants": {"pool": POOL, "after": "", "most": 256},
-    "queue_line": {"pool": POOL, "tenant": "t1", "most": 10},
+    "pool_queue_tenants": {"pool": POOL, "after": "", "most": 256},
+    "pool_queue_jobs": {"pool": POOL, "tenant": "t1", "most": 10},
     "job_count_live": {"tenant": None},
     "job_list_live": {"state": "PENDING", "tenant": None, "topic": None, **_PAGE},
     "job_list_failed": {"state": "FAILED", "tenant": None, "topic": None, **_PAGE},
@@ -177,11 +177,11 @@ STATEMENTS: dict[str, dict[str, Any]] = {
     "status_dead_jobs_all": {"most": 20},
     "status_dead_jobs_tenant": {"tenant": "t1", "most": 20},
     "job_suspects": {"since_ns": 0, "most": 100},
-    "status_at_hand": {"state": "PENDING", "tenant": None, "most": 40},
+    "status_active": {"state": "PENDING", "tenant": None, "most": 40},
 }
 INDEXES = {
-    "queue_tenants": "plane_job_queue",
-    "queue_line": "plane_job_queue",
+    "pool_queue_tenants": "plane_job_queue",
+    "pool_queue_jobs": "plane_job_queue",
     "job_list_live": "plane_job_live",
     "job_list_failed": "plane_job_failed",
     "job_list_topic": "plane_job_topic",

@@ -86,7 +86,7 @@ async def test_all_waiting_runs_are_checked_in_turn_and_a_lost_decision_is_found
     assert (reconciler.statistics().told, reconciler.statistics().left) == (1, 0)
 
 
-@pytest.mark.parametrize("name", ["run_live", "run_live_waiting", "run_count", "run_unmoved"])
+@pytest.mark.parametrize("name", ["run_live", "run_live_waiting", "run_count", "run_unchanged"])
 async def test_idle_runs_are_found_through_an_index_of_their_own(flow_stage: FlowStage, name: str) -> None:
     replica = await flow_stage.replica(serve=False)
     text = re.sub(r"--.*", "", script(name, "sqlite"))

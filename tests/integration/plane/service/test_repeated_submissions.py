@@ -24,7 +24,7 @@ async def test_a_key_gives_its_job_also_after_the_payload_was_forgotten(flow_sta
     everything = {"created_ns": 0, "id": "", "last_ns": TIME_MAX, "last_id": "~"}
     limits = {"before_ns": TIME_MAX, "keys_before_ns": 0}
     emptied = await replica.components.database.write(
-        lambda tx: tx.query(sql("cleanup_strip"), {**everything, **limits})
+        lambda tx: tx.query(sql("cleanup_content"), {**everything, **limits})
     )
     assert [row["id"] for row in emptied] == [job.id]
     again, made = await service.submit(ASKER, wanted)

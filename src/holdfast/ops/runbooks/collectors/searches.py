@@ -40,7 +40,7 @@ HELD_S: Final = 1.0
 """A run lock that was held for so long, or that a caller waits for, is suspicious: a transition takes milliseconds."""
 
 _JOBS: Final = sql("job_suspects")
-_UNMOVED: Final = sql("run_unmoved")
+_UNMOVED: Final = sql("run_unchanged")
 _RUN: Final = sql("run_get")
 
 # Ledger events about a lock that make its job or run a suspect, the worst first.

@@ -78,7 +78,7 @@ class EmbeddedBus:
         self._grace_ns = grace_ns
         self._insert = script("bus_insert", database.dialect)
         self._pending = script("bus_pending", database.dialect)
-        self._span = script("bus_span", database.dialect)
+        self._span = script("bus_positions", database.dialect)
         self._place = 0
         self._consumers: set[EmbeddedConsumer] = set()
         self._sweeping: asyncio.Task[None] | None = None

@@ -89,7 +89,7 @@ class EmbeddedConsumer:
         self._claimed_s = 0.0  # when something was claimed, or could have been
         kind = "_several" if how.also else ""  # of one subject, the index alone gives the order
         names = {each: f"bus_{each}{kind}" for each in ("claim", "promote", "next_due")}
-        names |= {each: f"bus_{each}" for each in ("ack", "give_back", "extend")}
+        names |= {each: f"bus_{each}" for each in ("ack", "nack", "extend")}
         self._sql = {each: script(name, database.dialect) for each, name in names.items()}
         self._queue = {"recipient": how.group, "subject": how.subject, "subjects": json.dumps(how.subjects)}
         self._listeners: list[ChannelListener] = []
@@ -249,11 +249,11 @@ class EmbeddedConsumer:
         along: Along | None,
     ) -> _Found:
         acks = [self._named(each.taken, now_ns + self._keep_ns) for each in settled if isinstance(each.verdict, Ack)]
-        backs = [self._given_back(each, each.verdict) for each in settled if isinstance(each.verdict, Nack)]
+        nacks = [self._nack_values(each, each.verdict) for each in settled if isinstance(each.verdict, Nack)]
         if acks:
             await tx.query_many(self._sql["ack"], acks)
-        if backs:
-            await tx.query_many(self._sql["give_back"], backs)
+        if nacks:
+            await tx.query_many(self._sql["nack"], nacks)
             for subject in self._given_away(settled, now_ns):
                 tx.notify(channel_of(subject, self._how.group))  # another consumer may be free
         if silent:
@@ -300,7 +300,7 @@ class EmbeddedConsumer:
             "due_ns": due_ns,
         }
 
-    def _given_back(self, each: _Settlement, verdict: Nack) -> dict[str, Any]:
+    def _nack_values(self, each: _Settlement, verdict: Nack) -> dict[str, Any]:
         return {
             **self._named(each.taken, each.at_ns + verdict.delay_ns),
             "state": 1 if verdict.delay_ns else 0,

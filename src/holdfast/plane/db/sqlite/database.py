@@ -99,7 +99,7 @@ class SqliteDatabase:
         self._notifier = DatabaseNotifier()
         self._service: _Service | None = None
         self._socket_listener: SocketListener | Poll | None = None
-        self._enrolling: asyncio.Task[None] | None = None
+        self._registering: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
@@ -222,17 +222,17 @@ class SqliteDatabase:
             except (OSError, NotImplementedError):
                 pass  # no such sockets here, or no way for the loop to read them
             else:
-                self._enrolling = service.loop.create_task(self._enrol(service, socket_listener))
+                self._registering = service.loop.create_task(self._register(service, socket_listener))
                 return
         self._socket_listener = Poll(self._file, lambda: service.writing.call(self._notifier.notify_all))
 
-    async def _enrol(self, service: _Service, socket_listener: SocketListener) -> None:
-        async def enrol(tx: Tx) -> None:
-            await socket_listener.enrol(tx, self._clock.now().wall)
+    async def _register(self, service: _Service, socket_listener: SocketListener) -> None:
+        async def register(tx: Tx) -> None:
+            await socket_listener.register(tx, self._clock.now().wall)
 
         while True:  # ends when it is done, or the database is closed
             try:
-                await service.writing.ask(enrol)
+                await service.writing.ask(register)
             except BackendError:
                 await asyncio.sleep(_ENROL_AGAIN_S)
             except Closed:
@@ -242,9 +242,9 @@ class SqliteDatabase:
         self._notifier.notify_all()  # commits of others since the listeners were made
 
     async def _close(self) -> None:
-        if self._enrolling is not None:
-            self._enrolling.cancel()
-            await asyncio.wait([self._enrolling])
+        if self._registering is not None:
+            self._registering.cancel()
+            await asyncio.wait([self._registering])
         socket_listener, service = self._socket_listener, self._service
         if service is not None and isinstance(socket_listener, SocketListener):
             # If it fails, the next sender of a hint finds no listener, and deletes the row.

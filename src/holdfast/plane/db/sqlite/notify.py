@@ -41,7 +41,7 @@ def _sql(name: str) -> str:
 
 
 _SCHEMA: Final = _sql("schema")
-_ENROL: Final = _sql("enrol")
+_REGISTER: Final = _sql("register")
 _OTHERS: Final = _sql("others")
 _FORGET: Final = _sql("forget")
 _SWEEP: Final = _sql("sweep")
@@ -61,11 +61,11 @@ class SocketListener:
         self._listener = LoopListener(loop, "holdfast-plane", _DATAGRAM_BYTES_MAX, self._on_datagrams)
         self.address = self._listener.name
 
-    async def enrol(self, tx: Tx, since_wall_ns: int) -> None:
+    async def register(self, tx: Tx, since_wall_ns: int) -> None:
         """Part of a work: tell the others where we listen. The table is made when it is not there."""
         await tx.query(_SCHEMA)
         await tx.query(_SWEEP, {"boot": self.place.partition(":")[0]})
-        await tx.query(_ENROL, {"address": self.address, "place": self.place, "since_wall_ns": since_wall_ns})
+        await tx.query(_REGISTER, {"address": self.address, "place": self.place, "since_wall_ns": since_wall_ns})
 
     async def forget(self, tx: Tx) -> None:
         """Part of a work: take it back."""

@@ -1,6 +1,6 @@
--- Contract: the tenants after `:after` in alphabetical order, at most `:most`, who have jobs waiting for workers of a pool:
--- with the job at the head of the line of each, how many of their jobs are with workers, and how many may be.
--- Goes from tenant to tenant through the index, so it costs the same whether one of them has two jobs waiting or a million.
+-- Contract: at most `:most` tenants after `:after`, in alphabetical order, with jobs in the queue of a pool: the first
+-- job of each, how many of its jobs are with workers, and its limit. Goes from tenant to tenant through the index, so
+-- it costs the same for two waiting jobs of a tenant and for a million.
 WITH RECURSIVE waiting (tenant, place) AS (
     SELECT * FROM (
         SELECT tenant, 1 FROM plane_job

@@ -1,5 +1,5 @@
--- Contract: one row for each of some pools, named by a JSON array, in which no job waits for workers. Changes nothing; it is put with
--- what may only be written if no job waits.
+-- Contract: one row for each of some pools, named by a JSON array, in which no job waits for workers. Changes nothing;
+-- it is combined with statements that are valid only if no job waits.
 SELECT 1 AS done FROM json_array_elements_text(CAST(:pools AS json)) AS wanted (pool)
 WHERE (
     SELECT 1 FROM plane_job

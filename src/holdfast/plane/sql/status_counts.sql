@@ -1,7 +1,7 @@
--- Contract: how many jobs of each tenant are in each state; those that ended since `:since_ns` by when they did, as a
--- number of spans of `:span_ns` since 1970, all others under -1. Reads every job, in the order in which they lie: the
--- text that is appended to the tenant keeps SQLite from going through an index of tenants, row by row.
--- `again` is 1 for a failed attempt of a workflow step that allows more attempts: the last one has as many as its label says.
+-- Contract: how many jobs of each tenant are in each state; jobs that ended since `:since_ns` by their time of end, in
+-- spans of `:span_ns` since 1970, all others under -1. Reads every job in physical order: the text that is appended to
+-- the tenant keeps SQLite from an index of tenants. `again` is 1 for a failed attempt of a workflow step that allows
+-- more attempts.
 SELECT tenant || '' AS tenant, state,
     CASE WHEN updated_ns >= :since_ns
         AND state NOT IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')

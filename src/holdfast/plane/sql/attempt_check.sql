@@ -1,6 +1,6 @@
--- Contract: what there is to know about a job before an attempt of it is run: the fence under which it was last handed out,
--- what the worker that has it has last said about itself (NULL where no worker has it, or that worker is forgotten), how often
--- its attempt was begun as far as the scheduler has heard of it, and how often it was nacked after that.
+-- Contract: the facts for the staleness check of an attempt: the fence of its newest assignment; the last heartbeat of
+-- its worker (NULL: no worker has the job, or its row was deleted); how many starts the scheduler has recorded; and how
+-- many of them were nacked.
 SELECT job.created_ns, job.state, job.attempt, job.run_fence, worker.at_ns, worker.draining, (
     SELECT event.fence FROM plane_event AS event WHERE event.job = job.id AND event.after = 'DISPATCHED'
     ORDER BY event.version DESC, event.step DESC LIMIT 1

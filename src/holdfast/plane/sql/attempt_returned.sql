@@ -1,5 +1,6 @@
--- Contract: counts that a run of the attempt that a job is at was nacked by its worker, which is alive; of an attempt
--- that is over, nothing. Kept beside the failures of messages, as long as those, under a recipient that no group is named like.
+-- Contract: counts a run of the current attempt of a job that its live worker nacked. Does nothing for a finished
+-- attempt. The count is a row in the table of message failures, with a recipient that no group can have, and lives as
+-- long as those.
 INSERT INTO plane_failure (id, recipient, failures, at_ns)
 SELECT job.id || ':' || job.created_ns || ':' || job.attempt, 'given back', 1, :at_ns FROM plane_job AS job
 WHERE job.id = :id AND job.attempt = :attempt AND (:made_ns = 0 OR job.created_ns = :made_ns)

@@ -1,5 +1,5 @@
--- Contract: of some topics, named by a JSON array, those of which jobs of a pool wait for a slot of their topic, and how many jobs of
--- each are with workers. Costs the same whether two jobs wait or a million, and whatever waits for other topics.
+-- Contract: of some topics, named by a JSON array, those with jobs of a pool in their queue, and how many jobs of each
+-- are with workers. Costs the same for two waiting jobs and for a million, and whatever waits for other topics.
 SELECT wanted.topic, (
     SELECT COUNT(*) FROM plane_job AS placed
     WHERE placed.pool = :pool AND placed.topic = wanted.topic

@@ -1,8 +1,9 @@
--- Contract: all that a dispatcher looks at before it takes a turn, in one statement: how many jobs of a pool are with workers;
--- the tenants who have jobs waiting there, at most `:most`, from the one after `:after` on and then from the beginning; and of each
--- the first jobs of its line, one more than its share of the free places (`:capacity`, at most `:batch`) and `:beside`, or the
--- first alone where there are more tenants than places. One row without a tenant: no job waits, or no slot is free.
--- Goes from tenant to tenant through the index, so it costs the same whether one of them has two jobs waiting or a million.
+-- Contract: everything that a dispatcher reads before a turn, in one statement. How many jobs of a pool are with
+-- workers; at most `:most` tenants with waiting jobs, from `:after` on, then from the beginning; and the first jobs of
+-- each. Of each tenant it returns its share of the free slots (`:capacity`, at most `:batch`) plus `:beside` plus one
+-- job, or only the first job if there are more tenants than slots. One row without a tenant: no job waits, or no slot
+-- is free. Goes from tenant to tenant through the index, so it costs the same for two waiting jobs of a tenant and for
+-- a million.
 WITH RECURSIVE later (tenant, place) AS (
     SELECT * FROM (
         SELECT tenant, 1 FROM plane_job

@@ -1,6 +1,6 @@
--- Contract: of some topics, given by a JSON array of objects, the tenants who have jobs waiting for a place of that topic, at most
--- `:tenants`, from the one after `after` on and then from the beginning; and of each the first jobs of its queue, at most `most`, one row
--- for each. All of it in one statement, as each costs a round trip; it finds what `aside_tenants` and `aside_line` do.
+-- Contract: for some topics, given by a JSON array of objects: at most `:tenants` tenants with jobs in the queue of the
+-- topic, from `after` on, then from the beginning, and the first `most` jobs of each, one row for each job. One
+-- statement, because each costs a round trip; the result is that of `topic_queue_tenants` and `topic_queue_jobs`.
 SELECT wanted.topic, line.tenant, COALESCE(plane_tenant.running, 0) AS running, plane_tenant.slots,
     job.id, job.priority, job.created_ns
 FROM json_to_recordset(CAST(:wanted AS json)) AS wanted (topic TEXT, after TEXT, most BIGINT)

@@ -1,5 +1,5 @@
--- Contract: the tenants after `:after` in alphabetical order, at most `:most`, who have jobs of a topic waiting for a place of it:
--- with how many of their jobs are with workers, and how many may be. Goes from tenant to tenant through the index.
+-- Contract: at most `:most` tenants after `:after`, in alphabetical order, with jobs in the queue of a topic: how many
+-- of their jobs are with workers, and their limit. Goes from tenant to tenant through the index.
 WITH RECURSIVE waiting (tenant, place) AS (
     SELECT * FROM (
         SELECT tenant, 1 FROM plane_job

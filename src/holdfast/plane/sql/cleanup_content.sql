@@ -1,6 +1,6 @@
--- Contract: of the jobs between two places that ended before `:before_ns` and have an idempotency key, keeps what answers
--- a second submission (that it was, and how it ended), forgets what it was about, and returns the ids of those that had
--- something to forget. A label says that it was forgotten: a job that never had anything to say is something else.
+-- Contract: deletes the content of the jobs between two cursors that ended before `:before_ns` and have an idempotency
+-- key. Keeps what a repeated submission needs: that the job existed, and how it ended. Returns the ids of those that
+-- had content. A label marks them, because a job without content is something else.
 UPDATE plane_job SET payload = 'null', result = NULL, labels = '{"holdfast.emptied":"yes"}', version = version + 1
 WHERE (created_ns, id) > (:created_ns, :id) AND (created_ns, id) <= (:last_ns, :last_id)
     AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED', 'OUTPUT_QUARANTINED')

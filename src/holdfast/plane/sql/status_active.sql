@@ -1,5 +1,5 @@
--- Contract: jobs in one of the states that are not over, latest change first, with the progress that they reported and without
--- what their users put into them. Reads the live ones.
+-- Contract: outlines of jobs in one state that is not terminal, latest change first, with their reported progress.
+-- Reads only unfinished jobs.
 SELECT job.id, job.tenant, job.topic, job.pool, job.state, job.attempt, job.max_attempts, job.created_ns, job.updated_ns,
     job.version, job.holdfast_fence, job.run_fence, job.worker, job.reason, progress.fraction, progress.note
 FROM plane_job AS job

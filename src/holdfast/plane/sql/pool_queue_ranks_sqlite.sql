@@ -1,0 +1,2 @@
+-- Contract: the positions of some jobs, named by a JSON array of ids, in the queues of their tenants.
+SELECT id, priority, created_ns FROM plane_job WHERE id IN (SELECT value FROM json_each(:ids))

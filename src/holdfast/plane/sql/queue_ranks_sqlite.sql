@@ -1,2 +1,0 @@
--- Contract: where some jobs, named by a JSON array of ids, stand in the lines of their tenants.
-SELECT id, priority, created_ns FROM plane_job WHERE id IN (SELECT value FROM json_each(:ids))
