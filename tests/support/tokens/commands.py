@@ -45,7 +45,7 @@ COMMANDS: Final = (
         ("tune", "--diff"),
         ("runbook", "--list"),
     ),
-    *(("resources", "list"), ("resources", "audit")),
+    *(("resources", "list"), ("resources", "audit"), ("workers", "list"), ("tenants", "list"), ("config", "show")),
     *(("access", "redis"), ("access", "postgres"), ("access", "nats"), ("access", "etcd"), ("policy", "exercise")),
 )
 ONCE: Final = {"version", "inventory", "alerts", "dashboard", "access"}  # made of settings alone, in either form
@@ -60,6 +60,8 @@ ELSEWHERE: Final = {
     "resources release": "shows what `resources audit` shows",
     "why": "is the runbook of that name",
     "worker": "its log is that of the worker in `up`",
+    "tokens create": "shows a new token of a caller, which is its purpose",
+    "tenants limit": "shows what `tenants list` shows",
     "jobs dead": "is `jobs dead-letters` under its former name",
     "demo": "is `drill quick`, in a store of its own",
 }

@@ -21,9 +21,30 @@ from holdfast.types import duration_ns
 
 if TYPE_CHECKING:
     from holdfast.plane.process.components import Components
+    from holdfast.plane.service.selection import BulkFilter, BulkItem
     from holdfast.plane.service.service import Caller
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of the job.", show_default=False)]
+SomeJobId = Annotated[
+    str | None, typer.Argument(metavar="ID", help="The id of the job; or give a filter.", show_default=False)
+]
+StateFilter = Annotated[str | None, typer.Option("--state", metavar="STATE", help="Only in this state.")]
+TopicFilter = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only of this topic.")]
+CodeFilter = Annotated[
+    str | None,
+    typer.Option("--code", metavar="CODE", help="Only dead letters with this code, as dead-letters shows it."),
+]
+OlderThan = Annotated[
+    float | None,
+    duration_option("--older-than", help="Only jobs created, or dead letters stored, longer ago than this."),
+]
+BulkLimit = Annotated[
+    int, typer.Option("--limit", metavar="N", help="With a filter: maximum number of jobs.", min=1, max=100_000)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With a filter: show what matches, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="With a filter: do not ask for confirmation.")]
+
+BULK: Final = 10_000
 
 _STDIN: Final = "-"
 _READ_MAX: Final = 4_000_000
@@ -34,7 +55,8 @@ EPILOG: Final = "\n\n".join(
         "[bold]Examples[/bold]",
         "[dim]$[/dim] holdfast jobs submit invoice.charge --payload '{\"invoice\": 42}' --follow",
         "[dim]$[/dim] holdfast jobs list --state failed --tenant acme",
-        "[dim]$[/dim] holdfast jobs dead-letters --json | jq -r '.items[].id' | xargs -n1 holdfast jobs retry",
+        "[dim]$[/dim] holdfast jobs cancel --state pending --topic report.make --older-than 1h --dry-run",
+        "[dim]$[/dim] holdfast jobs retry --topic invoice.charge --yes",
         "Exit codes of follow: 0 it succeeded, 1 it failed or was cancelled, 124 it did not finish in time.",
     )
 )
@@ -118,8 +140,8 @@ def submit(
 
 def list_(
     tenant: Tenant = None,
-    state: Annotated[str | None, typer.Option(metavar="STATE", help="Only in this state.")] = None,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only of this topic.")] = None,
+    state: StateFilter = None,
+    topic: TopicFilter = None,
     limit: Limit = 50,
     after: After = None,
     database: Database = None,
@@ -187,19 +209,30 @@ def follow(
 
 
 def cancel(
-    job: JobId,
+    job: SomeJobId = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason; stored with the job.")] = "cancelled on request",
+    tenant: Tenant = None,
+    state: StateFilter = None,
+    topic: TopicFilter = None,
+    older_than: OlderThan = None,
+    limit: BulkLimit = BULK,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Request the cancellation of a job. A scheduler does it, under the job's lock. Exits 1 if it has finished."""
+    """Request the cancellation of a job, or of all that match. Schedulers carry it out. Exits 1 if it has finished."""
+    from holdfast.cli.output.bulk import change_all
     from holdfast.cli.output.jobs import job_dict
+    from holdfast.plane.service.selection import unfinished_jobs
 
-    async def work(components: Components, caller: Caller) -> Exit:
-        found, asked = await components.service.cancel(caller, job, reason=reason)
+    _check_choice(job, tenant, state, topic, older_than)
+
+    async def one(components: Components, caller: Caller) -> Exit:
+        found, asked = await components.service.cancel(caller, job or "", reason=reason)
         if json:
             put_json({"asked": asked, "job": job_dict(found)})
         elif asked:
@@ -208,22 +241,46 @@ def cancel(
             out().print(cell(f"{found.id} has already finished: {found.state}"))
         return Exit.OK if asked else Exit.NO
 
-    return on_plane(work, config, database=database, bus=bus, leases=leases)
+    async def many(components: Components, caller: Caller) -> Exit:
+        wanted = _filter(components, older_than, tenant=tenant, state=state, topic=topic)
+        found = await unfinished_jobs(components.service, caller, wanted, limit=limit)
+
+        async def change(each: BulkItem) -> bool:
+            return (await components.service.cancel(caller, each.id, reason=reason))[1]
+
+        words = {"what": "unfinished jobs", "ask": "Cancel them?", "done": "cancellation requested"}
+        return await change_all(
+            found, change, **words, unchanged="have finished meanwhile", yes=yes, dry=dry_run, json=json
+        )
+
+    return on_plane(many if job is None else one, config, database=database, bus=bus, leases=leases)
 
 
 def retry(
-    job: JobId,
+    job: SomeJobId = None,
+    tenant: Tenant = None,
+    code: CodeFilter = None,
+    topic: TopicFilter = None,
+    older_than: OlderThan = None,
+    limit: BulkLimit = BULK,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Retry a dead letter as a new job with all its attempts. A second call returns the job of the first."""
+    """Retry a dead letter, or all that match, as new jobs with all attempts. A second call returns the same job."""
+    from holdfast.cli.output.bulk import change_all
     from holdfast.cli.output.jobs import job_dict
+    from holdfast.plane.model.caller import Caller as AnyCaller
+    from holdfast.plane.service.selection import untried_letters
 
-    async def work(components: Components, caller: Caller) -> Exit:
-        found, made = await components.service.retry_dead_letter(caller, job)
+    _check_choice(job, tenant, code, topic, older_than)
+
+    async def one(components: Components, caller: Caller) -> Exit:
+        found, made = await components.service.retry_dead_letter(caller, job or "")
         if json:
             put_json({"made": made, "job": job_dict(found)})
         else:
@@ -231,7 +288,34 @@ def retry(
             out().print(cell(found.id, "bold"))
         return Exit.OK
 
-    return on_plane(work, config, database=database, bus=bus, leases=leases)
+    async def many(components: Components, caller: Caller) -> Exit:
+        wanted = _filter(components, older_than, tenant=tenant, code=code, topic=topic)
+        found = await untried_letters(components.service, caller, wanted, limit=limit)
+
+        async def change(each: BulkItem) -> bool:  # tenants may use the same ids
+            return (await components.service.retry_dead_letter(AnyCaller(caller.name, each.tenant), each.id))[1]
+
+        words = {"what": "dead letters", "ask": "Retry them?", "done": "submitted again"}
+        return await change_all(
+            found, change, **words, unchanged="were retried meanwhile", yes=yes, dry=dry_run, json=json
+        )
+
+    return on_plane(many if job is None else one, config, database=database, bus=bus, leases=leases)
+
+
+def _check_choice(job: str | None, *conditions: object) -> None:
+    given = any(each is not None for each in conditions)
+    if job is None and not given:
+        raise BadInput("ID", "is missing", "give an id, or a filter such as --topic or --older-than")
+    if job is not None and given:
+        raise BadInput("ID", f"{job[:60]!r} is given together with a filter", "give one of them")
+
+
+def _filter(components: Components, older_than: float | None, **conditions: str | None) -> BulkFilter:
+    from holdfast.plane.service.selection import BulkFilter
+
+    age_ns = None if older_than is None else duration_ns("older-than", older_than)
+    return BulkFilter(**conditions, before_ns=None if age_ns is None else components.clock.now().wall - age_ns)
 
 
 def dead_letters(

@@ -261,12 +261,17 @@ class UpScreen:
         return json_line({"event": "dropped", "text": text, "dropped": dropped}) if self._json else text
 
 
-def show_settings(settings: Settings, *, json: bool) -> None:
-    """Print the settings in effect, the origin of each, and the resulting takeover bounds. No secrets."""
-    shown: Mapping[str, Mapping[str, Any]] = settings.shown()
-    bounds = takeovers(settings)
+def show_settings(settings: Settings, *, shown: Mapping[str, Mapping[str, Any]] | None = None, json: bool) -> None:
+    """Print the settings in effect, the origin of each, and the resulting takeover bounds. No secrets.
+
+    `shown`: some of `settings.shown()`; then without the bounds.
+    """
+    whole = shown is None
+    shown = settings.shown() if shown is None else shown
+    bounds = takeovers(settings) if whole else []
     if json:
-        put_json({"file": settings.file, "settings": shown, "takeover": [each._asdict() for each in bounds]})
+        more = {"takeover": [each._asdict() for each in bounds]} if whole else {}
+        put_json({"file": settings.file, "settings": shown, **more})
         return
     table = plain_table(("SETTING", "left"), ("VALUE", "left"), ("FROM", "left"))
     for name, fields in shown.items():
@@ -275,6 +280,8 @@ def show_settings(settings: Settings, *, json: bool) -> None:
         given = fields["from"] != "default"
         table.add_row(cell(name, "bold"), cell(text), cell(fields["from"], "green" if given else "dim"))
     put_table(table)
+    if not whole:
+        return
     print()
     table = plain_table(("TAKEOVER OF", "left"), ("WITHIN", "right"), ("BECAUSE", "left"))
     for each in bounds:

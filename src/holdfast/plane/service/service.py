@@ -319,6 +319,12 @@ class Service:
             raise RowMissing(f"there is no tenant {tenant!r}")
         return await self._tenants.get(tenant)
 
+    async def tenants(self, caller: Caller, *, after: str = "", limit: int = 100) -> tuple[list[Tenant], str | None]:
+        """Tenants that have had a job or a limit, by name, and the cursor of the next page."""
+        most = check_whole("limit", limit, 1, PAGE_MAX - 1)
+        found = [each for each in await self._tenants.page(after=after, limit=most + 1) if caller.sees(each.name)]
+        return found[:most], found[most - 1].name if len(found) > most else None
+
     async def limit_tenant(self, tenant: str, slots: int | None) -> Tenant:
         """Limit the number of a tenant's jobs on workers at the same time; None: the default limit."""
         return await self._tenants.limit(tenant, slots)

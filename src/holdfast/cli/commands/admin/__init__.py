@@ -1,0 +1,1 @@
+"""Commands of an administrator: workers, tenants, API tokens and settings."""
