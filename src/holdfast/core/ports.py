@@ -157,6 +157,18 @@ class SharesDatabase(Protocol):
 
 
 @runtime_checkable
+class ChecksOwnership(Protocol):
+    """A store on a server whose leases can be checked by transactions of other tables in the same database."""
+
+    def ownership_check(self, database: str) -> str | None:
+        """A statement for transactions of the database with this URL; None: the leases are in another one.
+
+        It returns one row for each lease of `:owned` that stands, and keeps it until the transaction ends.
+        """
+        ...
+
+
+@runtime_checkable
 class SharesKeys(Protocol):
     """A store whose leases lie in a key-value store with transactions, in which a user can have keys too."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from holdfast.core.ports import Observer
 from holdfast.plane.model.records import Delivery, Message
@@ -142,6 +142,16 @@ class Database(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads."""
+        ...
+
+
+@runtime_checkable
+class ServerDatabase(Protocol):
+    """A database on a server, in which leases can be, too."""
+
+    @property
+    def server_url(self) -> str:
+        """How the server is reached, with the password."""
         ...
 
 

@@ -3,7 +3,8 @@
 Promises:
 
 - A write is refused, and changes nothing, when a newer fence has written the job (`FencedOut`), or when the table of
-  states does not allow it (`InvalidTransition`). A job ends once.
+  states does not allow it (`InvalidTransition`). A job ends once. Where leases are in the same Postgres database, it is
+  also refused when its lease has expired or was stolen (`LeaseLost`), by the transaction itself.
 - A tenant never has more jobs with workers than its limit, nor a pool more than its capacity.
 - The messages about a change are staged in the transaction of the change.
 
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.lease.fencing import Absent, Outcome, Rule
-from holdfast.core.ports import Clock, Entropy, Observer, TransactionLocks
+from holdfast.core.ports import Clock, Entropy, Observer, Store, TransactionLocks
 from holdfast.errors import BadInput, FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced, carried, granted
@@ -31,6 +32,7 @@ from holdfast.plane.db.batcher import Batcher, Failed, answered
 from holdfast.plane.db.ports import Bus, Database, Tx
 from holdfast.plane.db.statements import script, sql
 from holdfast.plane.jobs.insert import CheckedSubmission, New, new_job, submit_many, submit_one
+from holdfast.plane.jobs.lease_check import LeaseCheck, Owned
 from holdfast.plane.jobs.quotas import PoolFull, Slots, TenantFull
 from holdfast.plane.jobs.rows import event_of, job_of
 from holdfast.plane.jobs.updates import (
@@ -74,16 +76,19 @@ class JobStore:
         slots: int | None = None,
         observer: Observer | None = None,
         family: LockFamily = SCHEDULER_JOB,
+        leases: Store | None = None,
     ) -> None:
         """`slots`: how many jobs of a tenant may be with workers at the same time, if its row sets no other limit.
 
         `observer` is told of refused writes and of second ends of jobs. `family`: of the locks
-        under which jobs are written.
+        under which jobs are written. `leases`: the store of these
+        locks; where it is in the same database, a write checks its lease in its transaction (`lease_check`).
         """
         self.database = database
         self.clock = clock
         self.entropy = entropy
         self.slots = Slots(slots)
+        self._check = None if leases is None else LeaseCheck.of(database, leases)
         self._bus = bus
         self._family = family
         self._admission = Admission(
@@ -187,8 +192,9 @@ class JobStore:
         presented = await self._admit(lease, job_id, Rule.AT_LEAST)
         fence, now_ns = presented.checked_fence, self.clock.now().wall
 
+        owned = self._owned(lease)
         try:
-            outcome: UpdateOutcome = await self._updates.ask(FencedUpdate(job_id, fence, now_ns, decide))
+            outcome: UpdateOutcome = await self._updates.ask(FencedUpdate(job_id, fence, now_ns, decide, owned=owned))
         except InvalidTransition as refused:
             outcome = Failed(refused)
         ended = self._ended(presented, outcome)
@@ -217,7 +223,8 @@ class JobStore:
                     raise BadInput("lease", f"is missing for job {each.job}", "acquire the lock, or give `within`")
                 shown = await self._admit(each.lease, each.job, Rule.AT_LEAST)
                 decide = each.decide(carried(each.lease))
-                admitted.append(FencedUpdate(each.job, shown.checked_fence, now_ns, decide, each.new))
+                owned = self._owned(each.lease)
+                admitted.append(FencedUpdate(each.job, shown.checked_fence, now_ns, decide, each.new, owned))
                 presented.append(shown)
             except Exception as error:  # noqa: BLE001 - an error of one request is its own result
                 presented.append(Failed(error))
@@ -298,8 +305,11 @@ class JobStore:
     async def _work(self, tx: Tx, wanted: Sequence[FencedUpdate], *, counted: bool = False) -> list[UpdateOutcome]:
         """Change jobs that are there, or make those that are not: never some of each."""
         if wanted[0].new is not None:
-            return await insert_assigned(tx, self._bus, self.slots, wanted)
-        return await update_many(tx, self._bus, self.slots, wanted, counted=counted)
+            return await insert_assigned(tx, self._bus, self.slots, wanted, check=self._check)
+        return await update_many(tx, self._bus, self.slots, wanted, check=self._check, counted=counted)
+
+    def _owned(self, lease: Fenced) -> Owned | None:
+        return None if self._check is None else self._check.owned(lease)
 
     async def _admit(self, lease: Fenced, job_id: str, rule: Rule) -> Presented:
         async def seen() -> int | None:

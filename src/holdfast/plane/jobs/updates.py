@@ -30,12 +30,13 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Stale, accepts
-from holdfast.errors import RowMissing
+from holdfast.errors import LeaseLost, RowMissing
 from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.ports import Bus, Tx
 from holdfast.plane.db.statements import put_many, script, sql
 from holdfast.plane.jobs.insert import New, first_event
+from holdfast.plane.jobs.lease_check import LeaseCheck, Owned
 from holdfast.plane.jobs.quotas import Counting, PoolFull, Slots, TenantFull, TopicCounting, TopicFull
 from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_values, requeued
 from holdfast.plane.jobs.rules import End, JobCode, JobFacts
@@ -106,6 +107,7 @@ class FencedUpdate(NamedTuple):
     now_ns: int
     decide: Callable[[Job], Writing | None]
     new: New | None = None
+    owned: Owned | None = None  # its lease, where the transaction can check it
 
 
 UpdateOutcome: TypeAlias = Outcome[tuple[Changed, bool]] | Failed
@@ -150,9 +152,11 @@ class _Sheet:
     letters: list[dict[str, Any]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     ends: bool = False  # a job ends
+    owned: list[Owned] = field(default_factory=list)  # the leases that it is written under
 
     def add(self, plan: Planned) -> None:
         writing, after = plan.writing, plan.after
+        self.owned += _owned([plan.wanted])
         self.ends |= bool(plan.steps) and plan.steps[-1].ends
         (self.moved if plan.steps else self.touched).append(plan.values)
         self.events += (
@@ -163,8 +167,10 @@ class _Sheet:
             self.letters.append(letter_values(plan.before, after))
         self.messages += plan.messages_about()
 
-    async def write(self, tx: Tx, bus: Bus, counting: Counting) -> None:
+    async def write(self, tx: Tx, bus: Bus, counting: Counting, check: LeaseCheck | None) -> None:
         """Write all rows. What needs no answer comes last, and goes to the server in one request."""
+        if check is not None:
+            await check.put(tx, self.owned)
         if self.touched and await tx.query_many(_TOUCH, self.touched) != len(self.touched):
             raise RowMissing("a job changed under a lock of the database")
         if self.letters:
@@ -179,12 +185,19 @@ class _Sheet:
 
 
 async def update_many(
-    tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[FencedUpdate], *, counted: bool = False
+    tx: Tx,
+    bus: Bus,
+    slots: Slots,
+    wanted: Sequence[FencedUpdate],
+    *,
+    check: LeaseCheck | None = None,
+    counted: bool = False,
 ) -> list[UpdateOutcome]:
     """Update different jobs. One result per update, in their order.
 
-    `counted`: most jobs will go to workers, so the counts are read with the jobs.
+    `counted`: most jobs will go to workers, so the counts are read with the jobs. `check`: of their leases.
     """
+    lost = {} if check is None else await check.lost(tx, _owned(wanted))
     counting, topics, sheet = Counting(slots.slots), TopicCounting(), _Sheet()
     counted = counted and not tx.holds
     look = "job_hold" if tx.holds else "job_counted_many" if counted else "job_get_many"
@@ -195,7 +208,7 @@ async def update_many(
     ends: list[UpdateOutcome] = []
     plans: list[Planned] = []
     for at, each in enumerate(wanted):
-        found = judged(jobs.get(each.job), each, at)
+        found = _judged(lost, jobs.get(each.job), each, at)
         ends.append(Absent() if isinstance(found, Planned) else found)
         if isinstance(found, Planned):
             plans.append(found)
@@ -214,11 +227,15 @@ async def update_many(
             if plan.after.pool != plan.before.pool and not plan.steps:
                 tx.notify(pool_channel(plan.after.pool))  # it has moved to the queue of that pool
             ends[plan.at] = Accepted((Changed(plan.before, plan.after), plan.shift < 0))
-    await sheet.write(tx, bus, counting)
+    await sheet.write(tx, bus, counting, check)
     for plan in plans:
         if plan.writing.also is not None and isinstance(ends[plan.at], Accepted):
             await plan.writing.also(tx, plan.after)
     return ends
+
+
+def _owned(wanted: Sequence[FencedUpdate]) -> list[Owned]:
+    return [each.owned for each in wanted if each.owned is not None]
 
 
 def _count(tx: Tx, counting: Counting, topics: TopicCounting, slots: Slots, plan: Planned) -> None:
@@ -231,6 +248,13 @@ def _count(tx: Tx, counting: Counting, topics: TopicCounting, slots: Slots, plan
         counting.give(plan.after)
         if slots.on_freed is None:  # no dispatcher in this process: notify those of others
             tx.notify(pool_channel(plan.after.pool))
+
+
+def _judged(
+    lost: Mapping[str, LeaseLost], before: Job | None, wanted: FencedUpdate, at: int
+) -> UpdateOutcome | Planned:
+    gone = None if wanted.owned is None else lost.get(str(wanted.owned["key"]))
+    return judged(before, wanted, at) if gone is None else Failed(gone)
 
 
 def judged(before: Job | None, wanted: FencedUpdate, at: int) -> UpdateOutcome | Planned:
@@ -298,8 +322,13 @@ def moves(job: Job, changes: Sequence[Change]) -> list[Move]:
     return made
 
 
-async def insert_assigned(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[FencedUpdate]) -> list[UpdateOutcome]:
+async def insert_assigned(
+    tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[FencedUpdate], *, check: LeaseCheck | None = None
+) -> list[UpdateOutcome]:
     """Insert jobs, each under the fence of its own lock. Per job: `after` is with workers, or equals `before`."""
+    lost = {} if check is None else await check.lost(tx, _owned(wanted))
+    if check is not None:
+        await check.put(tx, _owned(wanted))
     counting, topics = Counting(slots.slots), TopicCounting()
     news = [each.new for each in wanted if each.new is not None]
     jobs = [new.job() for new in news]
@@ -309,7 +338,7 @@ async def insert_assigned(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Fence
         pools = sorted({job.pool for job in jobs})  # no job waits in any of them, or nothing is written
         await tx.put(script("pool_queue_empty", tx.dialect), {"pools": json.dumps(pools)}, rows=len(pools))
         counting.assume(jobs)
-    verdicts = [judged(job, each, at) for at, (each, job) in enumerate(zip(wanted, jobs, strict=True))]
+    verdicts = [_judged(lost, job, each, at) for at, (each, job) in enumerate(zip(wanted, jobs, strict=True))]
     await topics.count(tx, [found.after for found in verdicts if isinstance(found, Planned) and found.scarce])
     rows: list[Mapping[str, Any]] = []
     events: list[Mapping[str, Any]] = []

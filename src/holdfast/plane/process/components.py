@@ -148,7 +148,13 @@ async def build_components(
         slots = settings.scheduler.tenant_slots
         families = families_in_effect(settings)
         jobs = families[SCHEDULER_JOB.name]
-        store = JobStore(database, bus, clock, entropy, slots=slots, observer=audit, family=jobs)
+        store = JobStore(
+            *(database, bus, clock, entropy),
+            slots=slots,
+            observer=audit,
+            family=jobs,
+            leases=locks.ports.store,
+        )
         workers = Workers(database, clock)
         policing = PolicyRuntime.of(settings, database, locks, clock, works=works)
         policing.count_ends(lambda: store.duplicate_ends)

@@ -21,7 +21,7 @@ from holdfast.stores.postgres.diagnosis import facts_of, findings
 from holdfast.stores.postgres.errors import Conflict, TablesMissing
 from holdfast.stores.postgres.listener import PostgresSubscription
 from holdfast.stores.postgres.schema import check_version, creation, statement
-from holdfast.stores.postgres.url import PostgresAddress
+from holdfast.stores.postgres.url import PostgresAddress, parse_postgres_url
 from holdfast.stores.waiter import QueuedWatch
 from holdfast.types import MS, NS, AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
 
@@ -140,6 +140,11 @@ class PostgresStore:
             "holdfast_at": grant.fence,
         }
         return Ownership(self._ownership, parameters, str(self._address), "postgres")
+
+    def ownership_check(self, database: str) -> str | None:
+        """See `ports.ChecksOwnership`."""
+        same = parse_postgres_url(database).is_same_database(self._address)
+        return statement("owned", self._address).decode() if same else None
 
     # Leases.
 

@@ -33,6 +33,7 @@ _POOL_MOST: Final = 1000
 _SCHEMA_BYTES_MAX: Final = 63  # Postgres cuts longer names silently, and two names become one
 _SHAPE: Final = "write postgresql://user:password@host:5432/database"
 _DEFAULT_PORT: Final = "5432"
+_IDENTITY: Final = ("host", "hostaddr", "dbname", "user", "service")
 _DEFAULTS: Final = {
     "application_name": "holdfast",
     "keepalives_idle": "15",
@@ -67,6 +68,13 @@ class PostgresAddress:
 
     def __str__(self) -> str:
         return self.shown
+
+    def is_same_database(self, other: PostgresAddress) -> bool:
+        """Whether both name the same database of the same servers, for the same user. False: not for certain."""
+        return self._identity() == other._identity()
+
+    def _identity(self) -> list[list[Any]]:
+        return [[place.name, place.port, *map(place.options.get, _IDENTITY)] for place in self.places]
 
 
 def parse_postgres_url(url: str) -> PostgresAddress:

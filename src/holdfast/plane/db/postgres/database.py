@@ -81,6 +81,7 @@ class PostgresDatabase:
         """Two more connections than `pool_max` are opened for listeners."""
         if not 0 <= pool_min <= pool_max or pool_max < 1:
             raise BadInput("pool_max", f"{pool_min} to {pool_max} connections cannot be", "give 1 or more")
+        self.server_url = url
         self._shown = redacted(url)
         self._entropy = entropy or SystemEntropy()
         self._pid = os.getpid()
