@@ -66,14 +66,12 @@ METAVAR = "TIME"
 def seconds_of(value: str | float) -> float:
     """The value of an option in seconds, for Typer, which adds the name of the option to a refusal.
 
-    Plain numbers are passed on even if they cannot be right: the command knows the range and names it.
+    The range is not checked: the command knows it and names it.
     """
+    if not isinstance(value, str):
+        return value  # a default
     try:
-        return float(value)
-    except ValueError:
-        pass
-    try:
-        return parse_seconds("", str(value))
+        return parse_seconds("", value)
     except BadInput as error:
         raise typer.BadParameter(f"{error.problem}; {error.fix}") from None
 

@@ -29,7 +29,7 @@ _UNITS: Final = {
 _NUMBER: Final = r"([0-9]{1,20})(?:\.([0-9]{1,12}))?"
 _PART: Final = re.compile(rf"{_NUMBER}\s*(ns|us|ms|s|min|m|h|d)")
 _WHOLE: Final = re.compile(rf"(?:{_PART.pattern}\s*)+")
-_BARE: Final = re.compile(_NUMBER)
+_BARE: Final = re.compile(rf"(-?){_NUMBER}")  # negative ones are refused by range, with the range in the error
 
 
 def parse_duration_ns(field: str, value: object, *, low_ns: int = 0, high_ns: int = YEAR_NS) -> int:
@@ -52,7 +52,8 @@ def parse_seconds(field: str, text: str) -> float:
 def _text_ns(field: str, text: str) -> int:
     typed = text.strip().lower()
     if bare := _BARE.fullmatch(typed):
-        return _exact(bare[1], bare[2], NS)
+        found = _exact(bare[2], bare[3], NS)
+        return -found if bare[1] else found
     if not _WHOLE.fullmatch(typed):
         raise _no_duration(field, text)
     return sum(_exact(whole, decimals, _UNITS[unit]) for whole, decimals, unit in _PART.findall(typed))

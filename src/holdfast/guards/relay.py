@@ -21,7 +21,6 @@ Clock: the database's for when a message is due and how long it is kept, the mon
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -33,6 +32,7 @@ from holdfast.guards.messaging.outbox_message import OutboxMessage
 from holdfast.guards.messaging.outbox_store import OutboxStore, blocking_store
 from holdfast.guards.messaging.relay_flow import Backlog, RelayFlow, RelaySettings, RelayStatistics, seconds
 from holdfast.runtime.run_sync import run_now
+from holdfast.runtime.thread_runtime import Wakeup
 from holdfast.types import Duration
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class Relay:
             return publish(message)
 
         self._flow = RelayFlow(opened, sending, settings)
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._wakeup = Wakeup()  # not an event: a signal handler may call `stop` at any point of `run`
 
     def run_once(self, limit: int | None = None) -> int:
         """Send what is due, at most `limit` messages, and return how many were sent. Raises the database's errors."""
@@ -93,7 +94,7 @@ class Relay:
         pause_s, next_sweep = seconds("interval", interval), 0.0
         trouble = OutageLog(log, "the relay has failed and goes on", "the relay works again", level=logging.ERROR)
         try:
-            while not self._stopping.is_set():
+            while not self._stopping:
                 try:
                     self.run_once()
                     if time.monotonic() >= next_sweep:
@@ -102,14 +103,15 @@ class Relay:
                     trouble.ended()
                 except Exception as error:  # noqa: BLE001 - whatever it is, a relay must not end in the night
                     trouble.met(error, again_s=pause_s)
-                self._stopping.wait(pause_s)
-            self._stopping.clear()
+                self._wakeup.wait(pause_s)
+            self._stopping = False
         finally:
             self.close()
 
     def stop(self) -> None:
-        """Have `run` return when what it is doing is done. From any thread."""
-        self._stopping.set()
+        """Have `run` return when what it is doing is done. From any thread, and from a signal handler."""
+        self._stopping = True
+        self._wakeup.notify()
 
     def sweep(self) -> int:
         """Delete the messages that were sent longer than `retention` ago, and return how many."""

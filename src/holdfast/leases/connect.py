@@ -1,11 +1,12 @@
 """The common part of both `connect` functions and of both `Locks` classes.
 
 Promises: `connect` raises `Misconfigured` in a process whose `socket` or `thread` modules were replaced by gevent or
-eventlet, and `holdfast.aio` raises it in a task of trio. The message names the fix.
+eventlet (eventlet's `select` too), and `holdfast.aio` raises it in a task of trio. The message names the fix.
 
 The reasons: a real thread renews leases, so that a busy program keeps them. A patched thread is a greenlet, which does
 not run while another greenlet computes, and the lease is lost. Patched sockets ignore the time limits that the kernel
-keeps for the Redis driver. And `holdfast.aio` awaits futures of asyncio, which trio cannot.
+keeps for the Redis driver. Eventlet's `select` has no `poll`, by which waiters and the Postgres driver wait; gevent's
+has one. And `holdfast.aio` awaits futures of asyncio, which trio cannot.
 
 Does not promise to notice a program that is patched after it has connected.
 """
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast.core.lease.spec import LockSpec
 from holdfast.core.ports import Capabilities, Observer
@@ -27,22 +28,39 @@ from holdfast.runtime.statistics import Health
 from holdfast.stores.registry import Engine, check_engine, open_client, open_engine
 from holdfast.types import Duration
 
-_PATCHERS = (  # who patches, the function that knows, and its names for what we need
-    ("gevent", "gevent.monkey", "is_module_patched", ("socket", "threading")),
-    ("eventlet", "eventlet.patcher", "is_monkey_patched", ("socket", "thread")),
+
+class _Patcher(NamedTuple):
+    """A library that replaces modules of the standard library in a whole process."""
+
+    name: str
+    module: str
+    question: str  # the function of that module which knows
+    needed: tuple[str, ...]  # its names for what Holdfast needs
+    fix: str
+
+
+_PATCHERS: Final = (
+    _Patcher(
+        *("gevent", "gevent.monkey", "is_module_patched", ("socket", "threading")),
+        "monkey.patch_all(socket=False, thread=False)",
+    ),
+    _Patcher(
+        *("eventlet", "eventlet.patcher", "is_monkey_patched", ("socket", "thread", "select")),
+        "eventlet.monkey_patch(socket=False, thread=False, select=False)",
+    ),
 )
 
 
 def check_threads_are_real() -> None:
     """Raise `Misconfigured` if gevent or eventlet has replaced sockets or threads in this process."""
-    for name, module, question, needed in _PATCHERS:
+    for name, module, question, needed, fix in _PATCHERS:
         is_patched = getattr(sys.modules.get(module), question, None)
         patched = [] if is_patched is None else [each for each in needed if is_patched(each)]
         if patched:
             raise Misconfigured(
-                f"{name} has replaced {' and '.join(patched)} in this process, and Holdfast needs real ones: its time "
+                f"{name} has replaced {', '.join(patched)} in this process, and Holdfast needs real ones: its time "
                 f"limits and the thread that renews leases would not work. Do not patch them "
-                f"(monkey.patch_all(socket=False, thread=False)), or use Holdfast in a process without {name}"
+                f"({fix}), or use Holdfast in a process without {name}"
             )
 
 

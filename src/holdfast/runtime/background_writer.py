@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from holdfast.flows.log import OutageLog
+from holdfast.runtime.thread_runtime import Wakeup
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ class BackgroundWriter(Generic[T]):
         _BACKGROUND_WRITERS.add(self)
 
     def _start_again(self) -> None:
-        self._line: queue.SimpleQueue[T | threading.Event] = queue.SimpleQueue()
+        self._line: queue.SimpleQueue[T | Wakeup] = queue.SimpleQueue()
         self._mutex = threading.RLock()  # one that a signal handler may enter again
         self._thread: threading.Thread | None = None
         self._unticked = False  # something was written since the last tick
@@ -87,7 +88,7 @@ class BackgroundWriter(Generic[T]):
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything that was put before is written (or dropped). False: the time was over first."""
-        mark = threading.Event()
+        mark = Wakeup()  # not an event: an interrupt of this wait could leave that locked for the thread
         self._line.put(mark)
         if self._thread is None:
             self._start()
@@ -99,7 +100,7 @@ class BackgroundWriter(Generic[T]):
             return True
         done = self.flush(timeout_s)
         self._closed = True
-        self._line.put(threading.Event())  # wakes the thread, which sees that it is closed
+        self._line.put(Wakeup())  # wakes the thread, which sees that it is closed
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
@@ -131,24 +132,24 @@ class BackgroundWriter(Generic[T]):
             batch, marks = self._gathered()
             self._written(batch)
             for mark in marks:
-                mark.set()
+                mark.notify()
             self._unticked = self._unticked or bool(batch)
             if self._unticked and time.monotonic() - ticked >= self._tick_s:
                 ticked = time.monotonic()
                 self._unticked = False
                 self._guarded(self._tick)
 
-    def _gathered(self) -> tuple[list[T], list[threading.Event]]:
+    def _gathered(self) -> tuple[list[T], list[Wakeup]]:
         """What is in the line, after a moment in which a burst comes together."""
         batch: list[T] = []
-        marks: list[threading.Event] = []
+        marks: list[Wakeup] = []
         with contextlib.suppress(queue.Empty):
             first = self._line.get(timeout=self._tick_s if self._unticked else IDLE_S)
-            if not isinstance(first, threading.Event):
+            if not isinstance(first, Wakeup):
                 time.sleep(LINGER_S)
-            item: T | threading.Event = first
+            item: T | Wakeup = first
             while True:
-                if isinstance(item, threading.Event):
+                if isinstance(item, Wakeup):
                     marks.append(item)
                 else:
                     batch.append(item)

@@ -1,15 +1,32 @@
-"""Programs under gevent and trio: refused at `connect` with a message that names the fix, or they work."""
+"""Programs under gevent, eventlet and trio: refused at `connect` with a message that names the fix, or they work."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 GEVENT = """
 from gevent import monkey
 monkey.{patch}
+import holdfast
+for connect in (holdfast.connect, holdfast.aio.connect):
+    for url in ("memory://", "redis://127.0.0.1:1", "sqlite:///never.db"):
+        try:
+            connect(url)
+        except holdfast.Misconfigured as refused:
+            print(refused)
+"""
+
+FIX_FOR_EVENTLET = "eventlet.monkey_patch(socket=False, thread=False, select=False)"
+
+EVENTLET = """
+import warnings
+warnings.simplefilter("ignore")
+import eventlet
+eventlet.monkey_patch({patch})
 import holdfast
 for connect in (holdfast.connect, holdfast.aio.connect):
     for url in ("memory://", "redis://127.0.0.1:1", "sqlite:///never.db"):
@@ -64,7 +81,8 @@ anyio.run(main, backend="asyncio")
 
 def need(*names: str) -> None:
     for name in names:
-        pytest.importorskip(name, reason=f"{name} is not installed: pip install -r requirements/dev.txt")
+        if find_spec(name) is None:
+            pytest.skip(f"{name} is not installed: pip install -r requirements/dev.txt")
 
 
 def said(program: str) -> list[str]:
@@ -76,7 +94,7 @@ def said(program: str) -> list[str]:
 @pytest.mark.parametrize(
     ("patch", "named"),
     [
-        ("patch_all()", "socket and threading"),
+        ("patch_all()", "socket, threading"),
         ("patch_all(thread=False)", "socket"),
         ("patch_thread()", "threading"),
     ],
@@ -90,14 +108,28 @@ def test_a_process_patched_by_gevent_is_refused_at_connect(patch: str, named: st
         assert "monkey.patch_all(socket=False, thread=False)" in line
 
 
+@pytest.mark.parametrize(
+    ("patch", "named"),
+    [("", "socket, thread, select"), ("socket=False, thread=False", "select"), ("thread=True", "thread")],
+)
+def test_a_process_patched_by_eventlet_is_refused_at_connect(patch: str, named: str) -> None:
+    need("eventlet")
+    lines = said(EVENTLET.format(patch=patch))
+    assert len(lines) == 6
+    for line in lines:
+        assert line.startswith(f"eventlet has replaced {named} in this process")
+        assert FIX_FOR_EVENTLET in line
+
+
 def test_greenlets_without_patches_can_use_locks() -> None:
     need("gevent")
     assert said(UNPATCHED) == ["True"]
 
 
-def test_the_fix_that_the_message_names_is_accepted() -> None:
-    need("gevent")
+def test_the_fix_that_each_message_names_is_accepted() -> None:
+    need("gevent", "eventlet")
     assert said(GEVENT.format(patch="patch_all(socket=False, thread=False)")) == []
+    assert said(EVENTLET.format(patch=FIX_FOR_EVENTLET.partition("(")[2].rstrip(")"))) == []
 
 
 def test_a_task_of_trio_is_refused_with_the_ways_that_work() -> None:

@@ -17,6 +17,7 @@ from holdfast.errors import BadInput, RetryLater
 from holdfast.guards.aio.relay import Relay as AioRelay
 from holdfast.guards.outbox import OutboxMessage, prepare
 from holdfast.guards.relay import Backlog, Relay, RelayStatistics
+from support.faults.bytecode_interrupts import PACKAGE, Tracer, every
 from support.fixtures.guards import carried
 from support.fixtures.outbox import Bus, Stage
 
@@ -204,6 +205,30 @@ def test_while_one_relay_has_a_message_another_sends_neither_it_nor_a_later_one_
         relay.run_once()
     assert [body for body in bus.bodies if body != "of another key"] == ["first", "second"]
     assert len(bus.bodies) == 3
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_may_stop_a_relay_at_any_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also inside of the standard library, where an event cannot be set by the thread that waits for it."""
+    relay = Relay(lambda: pytest.fail("no database is needed"), Bus())
+    rounds = iter(range(9))
+
+    def run_once(limit: int | None = None) -> int:
+        del limit
+        if next(rounds) >= 1:
+            relay.stop()
+        return 0
+
+    monkeypatch.setattr(relay, "run_once", run_once)
+    monkeypatch.setattr(relay, "sweep", lambda: 0)
+
+    def run(_: Tracer) -> None:
+        nonlocal rounds
+        rounds = iter(range(9))
+        relay.run(0.001)
+
+    struck = sum(1 for _ in every(run, relay.stop, inside=(PACKAGE, threading.__file__)))
+    assert struck > 20
 
 
 def test_a_relay_runs_until_it_is_stopped_and_goes_on_after_errors(

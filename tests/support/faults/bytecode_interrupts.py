@@ -46,6 +46,7 @@ RETURNS = {code for name, code in dis.opmap.items() if name.startswith("RETURN_"
 PLACES = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "JUMP_BACKWARD"))}  # for signals
 
 Strike = Callable[[], None]
+Inside = str | tuple[str, ...]  # what the paths of the files begin with whose bytecodes are struck
 _Step = tuple[int, int]  # functions, and offset in the last of them
 
 
@@ -118,7 +119,7 @@ class Functions:
 class Tracer:
     """Follows the calls of this thread inside the package. `wanted` are the functions whose bytecodes are looked at."""
 
-    def __init__(self, functions: Functions, inside: str = PACKAGE) -> None:
+    def __init__(self, functions: Functions, inside: Inside) -> None:
         self._functions = functions
         self._inside = inside
         self._calls: list[int] = []
@@ -199,8 +200,8 @@ class Tracer:
 class Way(Tracer):
     """Writes down where a signal may strike."""
 
-    def __init__(self, functions: Functions) -> None:
-        super().__init__(functions)
+    def __init__(self, functions: Functions, inside: Inside) -> None:
+        super().__init__(functions, inside)
         self._rounds: dict[_Step, int] = {}
         self.places: list[Place] = []
 
@@ -225,8 +226,8 @@ class Way(Tracer):
 class At(Tracer):
     """Strikes once, before a bytecode."""
 
-    def __init__(self, functions: Functions, place: Place, strike: Strike) -> None:
-        super().__init__(functions)
+    def __init__(self, functions: Functions, place: Place, strike: Strike, inside: Inside) -> None:
+        super().__init__(functions, inside)
         self._place = place
         self._left = place.round
         self._strike = strike
@@ -295,21 +296,27 @@ def every(
     strike: Strike = raise_interrupted,
     *,
     but: Callable[[Tracer], Any] = lambda _: None,
+    most: int | None = None,
+    inside: Inside = PACKAGE,
 ) -> Iterator[str]:
     """Do the work again and again, struck at another bytecode each time. Yields where it was struck, each time.
 
     The work gets the tracer, to pause it for parts that are not meant. `but`: work whose bytecodes are passed over.
+    `most`: strike at so many bytecodes only, evenly spread over the way.
     """
     functions = Functions()
-    known = {place for way in _ways(functions, but, 1) for place in way}
-    ways = _ways(functions, work, WAYS)
+    known = {place for way in _ways(functions, but, 1, inside) for place in way}
+    ways = _ways(functions, work, WAYS, inside)
     places = [place for place in dict.fromkeys(place for way in ways for place in way) if place not in known]
     usual = set(places).intersection(*ways)  # what one way alone has, such as a refill, need not come again
+    if most is not None and most < len(places):
+        places = [places[at * len(places) // most] for at in range(most)]
+        usual.intersection_update(places)
     assert usual
     missed = 0
     for place in places:
         for _ in range(TRIES):
-            at = At(functions, place, strike)
+            at = At(functions, place, strike, inside)
             try:
                 with at:
                     work(at)
@@ -325,11 +332,11 @@ def every(
     assert missed <= MISSED * len(usual), f"{missed} of {len(usual)} bytecodes were not reached again"
 
 
-def _ways(functions: Functions, work: Callable[[Tracer], Any], number: int) -> list[list[Place]]:
+def _ways(functions: Functions, work: Callable[[Tracer], Any], number: int, inside: Inside) -> list[list[Place]]:
     """So many, after a first one that loads scripts and makes connections."""
     found: list[list[Place]] = []
     for _ in range(1 + number):
-        way = Way(functions)
+        way = Way(functions, inside)
         with way:
             work(way)
         Tracer.pause()

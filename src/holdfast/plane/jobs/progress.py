@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +23,7 @@ from holdfast.errors import BackendError, Timeout
 from holdfast.flows.log import OutageLog
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql
+from holdfast.runtime.thread_runtime import Mutex
 
 EVERY_S: Final = 1.0
 WRITE_TIMEOUT_S: Final = 2.0
@@ -83,7 +83,7 @@ class ProgressReporter:
     def __init__(self, store: ProgressStore) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._mutex = threading.Lock()  # around the two below
+        self._mutex = Mutex()  # around the two below; a signal handler may report, too
         self._pending: dict[str, ProgressReport] = {}
         self._awake = False  # a write is due or under way: the next report need not start one
         self._writing: asyncio.Task[None] | None = None
@@ -92,18 +92,21 @@ class ProgressReporter:
 
     def report(self, report: ProgressReport) -> None:
         """Store this soon. Any thread may call it, as often as it likes."""
-        with self._mutex:
-            if report.job not in self._pending and len(self._pending) >= PENDING_MAX:
-                self.dropped += 1
-                return
-            self._pending[report.job] = report
-            if self._awake:
-                return
-            self._awake = True
         try:
+            with self._mutex:
+                if report.job not in self._pending and len(self._pending) >= PENDING_MAX:
+                    self.dropped += 1
+                    return
+                self._pending[report.job] = report
+                if self._awake:
+                    return
+                self._awake = True
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # the loop has ended, and the worker with it
             self.dropped += 1
+        except BaseException:  # of a signal handler: the next report wakes the loop, perhaps once more
+            self._awake = False
+            raise
 
     async def close(self) -> None:
         """Write what is left, within the time of one write."""
@@ -113,6 +116,8 @@ class ProgressReporter:
         await self._write()
 
     def _wake(self) -> None:
+        if self._writing is not None and not self._writing.done():
+            return
         self._writing = self._loop.create_task(self._write_on(), name="store progress")
 
     async def _write_on(self) -> None:

@@ -5,7 +5,6 @@ Promises: a value is valid or `BadInput` with a fix. A secret in a URL never app
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -65,11 +64,7 @@ class Seconds:
 
     def parse(self, name: str, text: str) -> float:
         """See `SettingKind`."""
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        return self.check(name, text if math.isnan(number) else number)
+        return self.check(name, text)
 
     def shown(self, value: float) -> float:
         """See `SettingKind`."""

@@ -8,7 +8,6 @@ is cancelled when it must stop. Clock: time limits run on the longest of the hos
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from holdfast.plane.jobs.progress import Progress, ProgressReport
 from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, Assignment, step_attempt
 from holdfast.plane.model.records import check_text
 from holdfast.runtime.lease_record import LeaseRecord
+from holdfast.runtime.thread_runtime import Wakeup
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
 NOTE_CHARS_MAX: Final = 200
@@ -40,13 +40,12 @@ class Cancelled:
     lost, which is visible here immediately, even while the event loop is busy.
     """
 
-    __slots__ = ("_lease_record", "_mutex", "_over", "_reason", "_set")
+    __slots__ = ("_lease_record", "_reason", "_set", "_waiting")
 
     def __init__(self, lease: Lease) -> None:
         self._lease_record = lease._lease_record  # noqa: SLF001 - a lease on the loop, seen from threads: the same possession
-        self._mutex = threading.Lock()
         self._set = False
-        self._over: threading.Event | None = None  # created by the first wait
+        self._waiting: list[Wakeup] = []  # without a mutex, so that a signal handler may end a lease at any point
         self._reason: str | None = None
         self._lease_record.subscribe(self._ended)
 
@@ -63,12 +62,13 @@ class Cancelled:
     def wait(self, timeout: Duration | None = None) -> bool:
         """Block until it should stop; False when the time is over first. Takes the place of `time.sleep`."""
         limit_s = None if timeout is None else duration_ns("timeout", timeout) / NS
-        with self._mutex:
-            if not self._set and self._over is None:
-                self._over = threading.Event()
-            over = None if self._set else self._over
-        if over is not None:
-            over.wait(limit_s)
+        wakeup = Wakeup()
+        self._waiting.append(wakeup)  # before it reads `_set`, which is written before the waiting are notified
+        try:
+            if not self._set:
+                wakeup.wait(limit_s)
+        finally:
+            self._waiting.remove(wakeup)
         return self.is_set()
 
     @property
@@ -81,11 +81,9 @@ class Cancelled:
         return self.is_set()
 
     def _ended(self, _: LeaseRecord) -> None:
-        with self._mutex:
-            self._set = True
-            over = self._over
-        if over is not None:
-            over.set()
+        self._set = True
+        for each in self._waiting.copy():
+            each.notify()
 
 
 class LeaseView:

@@ -69,6 +69,7 @@ class JobThreads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Taken on the loop and in these threads, so no signal handler meets it. An exception of a handler releases it.
         self._mutex = threading.Lock()
         self._idle = 0
         self._made = 0

@@ -21,6 +21,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Final
 
@@ -109,7 +110,8 @@ class HintListener:
     def _start(self) -> None:
         self.channel = f"holdfast_{secrets.token_hex(8)}"
         self._mutex = Mutex()
-        self._subscriptions: dict[str, PostgresSubscription] = {}
+        # Weak: an interrupt can lose a subscription between two steps, and its waiter with it.
+        self._subscriptions: weakref.WeakValueDictionary[str, PostgresSubscription] = weakref.WeakValueDictionary()
         self._openers: list[Callable[[], None]] = []  # told when the thread listens, or has failed to
         self._thread: threading.Thread | None = None
         self._connection: PostgresConnection | None = None
@@ -175,6 +177,9 @@ class HintListener:
     # The thread.
 
     def _run(self) -> None:
+        with self._mutex:
+            if self._thread is not threading.current_thread():
+                return  # the one that started it was interrupted, and the next waiter has started another
         pause, lost = _AGAIN_MIN_S, False
         while True:  # ends when no waiter is left, or the server cannot be listened to
             try:

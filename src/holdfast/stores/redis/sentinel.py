@@ -26,7 +26,7 @@ from typing import Final
 
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.runtime.run_sync import run_now
-from holdfast.runtime.thread_runtime import Mutex
+from holdfast.runtime.thread_runtime import Mutex, Wakeup
 from holdfast.stores.redis.asyncio_driver import open_link
 from holdfast.stores.redis.protocol import ConnectionBroken, Reply, ReplyError, pack, refusal
 from holdfast.stores.redis.sync_driver import Connection
@@ -169,21 +169,26 @@ class SwitchListener:
         self._source = weakref.ref(source)
         self._service = source.service
         self._connection: Connection | None = None
-        self._stopped = threading.Event()
+        self._stopped = False
+        self._wakeup = Wakeup()
         self._thread = threading.Thread(target=self._run, name="holdfast-sentinel", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread, without waiting for the Sentinel."""
-        self._stopped.set()
+        self._stopped = True
+        self._wakeup.notify()
         connection = self._connection
         if connection is not None:
             connection.interrupt()
         if self._thread is not threading.current_thread():
             self._thread.join(1.0)
 
+    def _wanted(self) -> bool:
+        return not self._stopped and self._source() is not None  # an engine that is forgotten ends its thread
+
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while self._wanted():
             source = self._source()
             if source is None:
                 return
@@ -192,9 +197,9 @@ class SwitchListener:
             for sentinel in sentinels:
                 with contextlib.suppress(BackendError):
                     self._listen_to(sentinel)
-                if self._stopped.is_set():
+                if not self._wanted():
                     return
-            self._stopped.wait(_PAUSE_S)
+            self._wakeup.wait(_PAUSE_S)
 
     def _listen_to(self, sentinel: RedisAddress) -> None:
         """Listen until the connection breaks."""
@@ -204,7 +209,7 @@ class SwitchListener:
             connection.send(pack(("SUBSCRIBE", _SWITCH)), time.monotonic_ns() + ASK_NS)
             connection.next_reply(time.monotonic_ns() + ASK_NS)
             self._catch_up()
-            while not self._stopped.is_set() and self._source() is not None:
+            while self._wanted():
                 try:
                     self._on_switch(connection.next_reply(time.monotonic_ns() + _LISTEN_NS))
                 except ConnectionBroken:

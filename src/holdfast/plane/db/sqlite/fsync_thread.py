@@ -47,6 +47,7 @@ class FsyncThread:
     def __init__(self, path: str) -> None:
         self._log = f"{path}-wal"
         self._waiting: deque[_Commit] = deque()
+        # Of the writer and this thread alone. Signal handlers run in the main thread, so none meets it.
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self._thread: threading.Thread | None = None

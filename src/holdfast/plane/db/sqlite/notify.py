@@ -25,6 +25,7 @@ from typing import Final
 from holdfast.errors import BackendError
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite.connection import PlaneFile
+from holdfast.runtime.thread_runtime import Wakeup
 from holdfast.stores.sqlite.liveness import this_host
 from holdfast.stores.sqlite.notify_socket import HintSender, LoopListener, Sent
 
@@ -125,7 +126,7 @@ class Poll:
     def __init__(self, file: PlaneFile, notify_all: Callable[[], None]) -> None:
         self._file = file
         self._ring_all = notify_all
-        self._stop = threading.Event()
+        self._stop = Wakeup()
         # A daemon: a program that forgot to close its database must still be able to end.
         self._thread = threading.Thread(target=self._serve, name="holdfast-plane-poll", daemon=True)
         self._thread.start()
@@ -150,5 +151,5 @@ class Poll:
 
     def close(self) -> None:
         """Stop. Returns when the thread has ended, which takes as long as one look."""
-        self._stop.set()
+        self._stop.notify()
         self._thread.join()

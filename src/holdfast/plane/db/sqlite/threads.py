@@ -82,7 +82,10 @@ class WorkQueue:
         self._patience_s = patience_ns / NS
         self._limit_s = limit_ns / NS
         self._waiting: deque[QueuedWork] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        # `with` takes the mutex, and not the condition: an exception of a signal handler could skip the Python code by
+        # which a condition releases it. No handler can enter it again: it is taken on the loop and in the threads only.
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
         self._closed = False
 
     def __len__(self) -> int:
@@ -94,7 +97,7 @@ class WorkQueue:
         await self._enter()
         try:
             entry = QueuedWork(work, self._loop.create_future(), lasting=lasting)
-            with self._changed:
+            with self._mutex:
                 if self._closed:
                     raise Closed(CLOSED)
                 self._waiting.append(entry)
@@ -136,7 +139,7 @@ class WorkQueue:
 
     def _withdraw(self, entry: QueuedWork) -> bool:
         """Withdraw a work. False: it has begun."""
-        with self._changed:
+        with self._mutex:
             if entry.begun:
                 return False
             entry.withdrawn = True
@@ -147,7 +150,7 @@ class WorkQueue:
 
     def close(self) -> None:
         """Accept no more work. The threads end when the queue is empty."""
-        with self._changed:
+        with self._mutex:
             self._closed = True
             self._changed.notify_all()
 
@@ -155,14 +158,14 @@ class WorkQueue:
 
     def wait(self) -> bool:
         """Block until work is queued. False: the queue is empty and closed."""
-        with self._changed:
+        with self._mutex:
             while not self._waiting and not self._closed:
                 self._changed.wait()
             return bool(self._waiting)
 
     def begin(self, most: int) -> list[QueuedWork]:
         """Take works from the head of the queue. From here on they are done, even if their tasks are cancelled."""
-        with self._changed:
+        with self._mutex:
             entries = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
             for entry in entries:
                 entry.begun = True
