@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from holdfast.plane import App, Context, Fatal, Flow
+from holdfast.plane import App, BlockingContext, Context, Fatal, Flow
 
 
 @dataclass
@@ -69,6 +69,17 @@ def hopeless(payload: object) -> None:
 def lookup(invoice: int) -> int:
     """Fails with an error that has a traceback."""
     return {8: 1}[invoice]
+
+
+@app.job("story.tell", retries=1)
+def tell(words: list[str], *, ctx: BlockingContext) -> int:
+    """Emits each word; the first attempt fails after the first one."""
+    for number, word in enumerate(words, 1):
+        ctx.emit({"word": word})
+        ctx.progress(fraction=number / len(words))
+        if ctx.attempt == 1 and word == "fail":
+            raise ValueError("told to fail")
+    return len(words)
 
 
 @app.job("wait", timeout=60)

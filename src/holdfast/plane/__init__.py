@@ -19,6 +19,7 @@ from holdfast.plane.client.views import (
     RunNotSucceeded,
     RunView,
     SubmitRefused,
+    UpdateKind,
 )
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.outcome import Fatal, Quarantine
@@ -64,6 +65,7 @@ __all__ = [
     "RunView",
     "Settings",
     "SubmitRefused",
+    "UpdateKind",
     "Worker",
     "Workflow",
     "load_workflow",

@@ -17,14 +17,18 @@ Clock: that of the host.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from holdfast import aio
+from holdfast.aio.lease import Lease
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.plane.app import App, JobFunction, job_of_function
 from holdfast.plane.client.request import UNSET
+from holdfast.plane.jobs.progress import EmitReport
 from holdfast.plane.model.messages import Assignment
 from holdfast.plane.model.records import check_id, check_whole
 from holdfast.plane.parameters import plain_json
@@ -75,14 +79,27 @@ async def run_async(
 
 
 class TestContext(Context):
-    """A context for a test. `note` and `fraction` are the last progress; `blocking` is for a `def`."""
+    """A context for a test. `note` and `fraction` are the last progress, `emitted` the emitted values, as JSON.
+
+    `blocking` is for a `def`.
+    """
 
     __test__ = False  # it is not a test class
+
+    def __init__(self, assignment: Assignment, lease: Lease, clock: Clock) -> None:
+        """See `testing.context`."""
+        self.emitted: list[Any] = []
+
+        def emit(report: EmitReport) -> None:
+            self.emitted.append(json.loads(report.text))
+
+        super().__init__(assignment, lease, "test", clock, clock.now(), None, emit=emit)
 
     @property
     def blocking(self) -> BlockingContext:
         """The same context as a function in a thread gets it."""
-        return BlockingContext(self._assignment, self._held, self.worker, self._clock, self._since, self._limit_ns)
+        limits = (self.worker, self._clock, self._since, self._limit_ns)
+        return BlockingContext(self._assignment, self._held, *limits, None, self._emit)
 
 
 @asynccontextmanager
@@ -108,7 +125,7 @@ async def context(
         aio.connect(f"memory://{SystemEntropy().token()}", service="test") as locks,
         locks.lock(f"job:{job}", ttl=TTL_S) as lease,
     ):
-        yield TestContext(assignment, lease, "test", clock, clock.now(), None)
+        yield TestContext(assignment, lease, clock)
 
 
 def _function(app: App, job: Callable[..., Any] | str) -> JobFunction:

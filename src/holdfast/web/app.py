@@ -26,6 +26,7 @@ from holdfast.web.routes import health, plane, resources, status
 from holdfast.web.routes import jobs as routes_jobs
 from holdfast.web.routes import policy as routes_policy
 from holdfast.web.routes import runs as routes_runs
+from holdfast.web.routes.job_stream import OpenStreams
 from holdfast.web.schemas.plane import ProblemShown
 from holdfast.web.status_cache import StatusCache
 
@@ -55,6 +56,7 @@ def create_app(
     app = _routed(docs=docs)
     app.state.service = service
     app.state.board = StatusCache(service)
+    app.state.streams = OpenStreams()
     health.install(app, process_health, access, rates=rates, jobs=True)
     return app
 

@@ -27,6 +27,7 @@ OWN: Final[Mapping[str, Mapping[int, str]]] = {
     "submit": {409: "The id is taken, or the idempotency key was used for another job."},
     "job": {404: "There is no such job."},
     "events": {404: "There is no such job."},
+    "updates": {404: "There is no such job."},
     "cancel": {404: "There is no such job."},
     "retry": {404: "There is no such job.", 409: "It has not finished, or has no dead letter."},
     "dead_letter": {404: "There is no such dead letter."},

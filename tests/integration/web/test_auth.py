@@ -22,6 +22,7 @@ ROUTES: dict[tuple[str, str], tuple[Role, bool]] = {
     ("GET", "/api/v1/jobs"): (VIEW, False),
     ("GET", "/api/v1/jobs/{job_id}"): (VIEW, False),
     ("GET", "/api/v1/jobs/{job_id}/events"): (VIEW, False),
+    ("GET", "/api/v1/jobs/{job_id}/updates"): (VIEW, False),
     ("POST", "/api/v1/jobs/{job_id}/cancel"): (OPERATE, False),
     ("POST", "/api/v1/jobs/{job_id}/retry"): (OPERATE, False),
     ("POST", "/api/v1/watch/jobs"): (VIEW, False),

@@ -118,7 +118,8 @@ async def jobs(stage: Stage, client: httpx.AsyncClient) -> None:
     await client.post("/jobs", json={**asked, "topic": "other"})
     for kind in ("jobs", "runs"):
         await client.post(f"/watch/{kind}", json={"items": [{"id": job}], "timeout": 0})
-    for path in ("/jobs", f"/jobs/{job}", f"/jobs/{job}/events", "/jobs/none", "/jobs/none/events"):
+    paths = ("/jobs", *(f"/jobs/{each}{part}" for each in (job, "none") for part in ("", "/events", "/updates")))
+    for path in paths:
         await client.get(path)
     await client.post(f"/jobs/{job}/cancel")
     await client.post(f"/jobs/{job}/retry")
@@ -126,6 +127,8 @@ async def jobs(stage: Stage, client: httpx.AsyncClient) -> None:
     await client.post("/jobs/none/retry")
     dead, ended = [await stage.end(await stage.submit(), dead=each) for each in (True, False)]
     await client.post(f"/jobs/{ended.id}/cancel")
+    place = (await client.get(f"/jobs/{ended.id}/updates")).json()["next"]
+    await client.get(f"/jobs/{ended.id}/events", headers={"accept": "text/event-stream", "last-event-id": place})
     other = await stage.end(await stage.submit(), JobState.FAILED)
     for path in (f"/jobs/{dead.id}/retry", f"/dead-letters/{other.id}/retry"):
         await client.post(path)

@@ -18,6 +18,10 @@ ADDED = frozenset(
     {
         *("/paths//api/v1/findings", "/components/schemas/FindingsShown", "/components/schemas/FindingShown"),
         *("/components/schemas/InspectionShown", "/components/schemas/NextStepShown"),
+        *("/components/schemas/EventShown/properties/traceback", "/components/schemas/UpdateList"),
+        *("/components/schemas/UpdateShown", "/paths//api/v1/jobs/{job_id}/updates"),
+        "/paths//api/v1/jobs/{job_id}/events/get/responses/200/content/text/event-stream",
+        "/paths//api/v1/jobs/{job_id}/events/get/responses/204",
         "/components/schemas/JitterShown",
         "/components/schemas/JitterSwitched",
         "/components/schemas/JobLine/properties/fraction",

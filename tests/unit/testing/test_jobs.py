@@ -56,6 +56,9 @@ async def test_a_context_has_a_real_lease_and_shows_the_progress() -> None:
         assert (ctx.note, ctx.fraction) == ("half", 0.5)
         assert isinstance(ctx.blocking, BlockingContext)
         assert ctx.blocking.fence == ctx.fence
+        ctx.emit({"page": 1})
+        ctx.blocking.emit([2])
+        assert ctx.emitted == [{"page": 1}, [2]]
         lease = ctx.lease
     assert not lease.held
 

@@ -50,7 +50,7 @@ class Shown(NamedTuple, Generic[S, E]):
     """Text and JSON of a job or a run."""
 
     document: Callable[[S], dict[str, Any]]  # the whole object, under its name
-    event: Callable[[E], dict[str, Any]]
+    event: Callable[[E], dict[str, Any]]  # the same for an event
     line: Callable[[E], Text]
     verdict: Callable[[S], Text]
     unfinished: Callable[[S], str]
@@ -76,7 +76,7 @@ class _JsonFollowView(_Plain[S, E]):
 
     def show(self, thing: S, news: list[E]) -> None:
         for event in news:
-            put_json({"event": self._shown.event(event)})
+            put_json(self._shown.event(event))
 
     def failed(self, error: str) -> None:
         put_json({"error": error})

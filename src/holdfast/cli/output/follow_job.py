@@ -5,28 +5,45 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.output.follow import FollowView, Shown, followed, looked_at, view_of
-from holdfast.cli.output.jobs import as_json, event_dict, event_line, job_dict, short, state_cell
-from holdfast.cli.output.screen import cell, out, seconds
+from holdfast.cli.output.jobs import (
+    as_json,
+    at,
+    event_dict,
+    event_line,
+    job_dict,
+    progress_dict,
+    progress_text,
+    short,
+    state_cell,
+    value_dict,
+)
+from holdfast.cli.output.screen import cell, moment, out, seconds
+from holdfast.plane.jobs.progress import Progress
+from holdfast.plane.jobs.timeline import EmittedValue
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import attempt_text
 from holdfast.plane.model.records import Job, JobEvent
 from holdfast.plane.process.components import Components
 from holdfast.plane.service.service import Caller
+from holdfast.plane.service.timelines import TimelineReader
 from holdfast.types import NS
 
-_View: TypeAlias = FollowView[Job, JobEvent]
+_News: TypeAlias = JobEvent | EmittedValue | Progress
+_View: TypeAlias = FollowView[Job, _News]
 
 
 async def follow(components: Components, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:
     """Show the events of a job until it finishes, or until the timeout. Returns the exit code for its outcome."""
-    shown: Shown[Job, JobEvent] = Shown(_document, event_dict, event_line, verdict, _unfinished)
+    shown: Shown[Job, _News] = Shown(_document, _event_document, _line, verdict, _unfinished)
     view = view_of(shown, lambda: _LiveView(components), json=json)
     job = await followed(
         view,
@@ -43,27 +60,29 @@ def exit_of(job: Job) -> Exit:
 
 
 async def _watch(components: Components, caller: Caller, job_id: str, view: _View) -> Job:
-    known = -1
+    place, reader = "", TimelineReader()
 
     async def look() -> Job | None:
-        nonlocal known
-        job = await components.service.job(caller, job_id)
-        events = await components.service.events(caller, job_id) if job.version != known else []
-        view.show(job, [event for event in events if event.version > known])
-        known = max((known, *(event.version for event in events)))
-        return job if job.state.terminal else None
+        nonlocal place
+        while True:  # ends after a bounded number of pages, which are shown
+            page = await components.service.timeline(caller, job_id, place)
+            place = page.place.text
+            view.show(page.job, [each if isinstance(each, Progress) else each.entry for each in reader.read(page)])
+            if not page.more:
+                return page.job if page.ended else None
 
     return await looked_at(look, view.failed)
 
 
 class _LiveView:
-    """The history so far, and the current state of the job."""
+    """The history so far, and the current state and progress of the job."""
 
     def __init__(self, components: Components) -> None:
         self._clock = components.clock
         self._live = Live(console=out(), refresh_per_second=8, transient=True)
         self._console = self._live.console
         self._spinner = Spinner("dots", style="cyan")
+        self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
         self._live.__enter__()
@@ -74,9 +93,12 @@ class _LiveView:
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def show(self, job: Job, news: list[JobEvent]) -> None:
-        for event in news:
-            self._console.print(event_line(event))
+    def show(self, job: Job, news: list[_News]) -> None:
+        for each in news:
+            if isinstance(each, Progress):
+                self._progress = each
+            else:
+                self._console.print(_line(each))
         now_ns = self._clock.now().wall
         line = Text.assemble(
             state_cell(job.state),
@@ -86,7 +108,7 @@ class _LiveView:
             cell("   (Ctrl-C stops following, not the job)", "dim"),
         )
         self._spinner.update(text=line)
-        self._live.update(Group(self._spinner))
+        self._live.update(Group(*_bar(self._progress), self._spinner))
 
     def failed(self, error: str) -> None:
         self._console.print(cell(error, "red"))
@@ -98,6 +120,34 @@ class _LiveView:
     def unfinished(self, job: Job) -> None:
         self._live.update(Text())
         self._console.print(cell(_unfinished(job), "yellow"))
+
+
+def _bar(progress: Progress | None) -> list[RenderableType]:
+    """The progress as a bar, as far as the function has reported it."""
+    if progress is None:
+        return []
+    if progress.fraction is None:
+        return [cell(progress_text(progress))]
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(ProgressBar(total=1.0, completed=progress.fraction, width=40), cell(progress_text(progress)))
+    return [grid]
+
+
+def _event_document(event: _News) -> dict[str, Any]:
+    if isinstance(event, Progress):
+        return {"progress": progress_dict(event)}
+    return {"value": value_dict(event)} if isinstance(event, EmittedValue) else {"event": event_dict(event)}
+
+
+def _line(event: _News) -> Text:
+    if isinstance(event, JobEvent):
+        return event_line(event)
+    text = cell(f"{moment(at(event.at_ns))}  ", "dim")
+    if isinstance(event, Progress):
+        return text.append_text(cell(f"progress  {progress_text(event)}", "blue"))
+    text.append_text(cell(f"value {event.number}", "cyan"))
+    text.append_text(cell(f"  attempt {event.attempt}", "dim"))
+    return text.append_text(cell(f"  {short(as_json(event.value))}"))
 
 
 def _document(job: Job) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _View: TypeAlias = FollowView[StoredRun, RunEvent]
 async def follow(components: Components, caller: Caller, run_id: str, *, timeout: float | None, json: bool) -> Exit:
     """Show the events of a run until it finishes, or until the timeout. Returns the exit code for its outcome."""
     shown: Shown[StoredRun, RunEvent] = Shown(
-        _document, event_dict, partial(timeline_line, audit=False), verdict, _unfinished
+        _document, lambda event: {"event": event_dict(event)}, partial(timeline_line, audit=False), verdict, _unfinished
     )
     view = view_of(shown, lambda: _TreeView(components), json=json)
     stored = await followed(

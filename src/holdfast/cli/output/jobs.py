@@ -16,6 +16,7 @@ from rich.text import Text
 from holdfast.cli.output.screen import cell, moment, plain_table, seconds
 from holdfast.plane.jobs.progress import Progress
 from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
+from holdfast.plane.jobs.timeline import EmittedValue
 from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import attempt_text
@@ -102,6 +103,16 @@ def event_dict(event: JobEvent) -> dict[str, Any]:
         "actor": event.actor,
         "reason": event.reason,
         "traceback": event.traceback,
+    }
+
+
+def value_dict(emitted: EmittedValue) -> dict[str, Any]:
+    """A value that a job function emitted, as JSON types."""
+    return {
+        "attempt": emitted.attempt,
+        "number": emitted.number,
+        "at": at(emitted.at_ns).isoformat(),
+        "value": emitted.value,
     }
 
 

@@ -44,6 +44,7 @@ from holdfast.plane.client.views import (
     RunNotSucceeded,
     RunView,
     SubmitRefused,
+    UpdateReader,
 )
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.plane import Plane
@@ -88,26 +89,24 @@ class JobHandle(Generic[T]):
             return value
         if job.state is JobState.CANCELLED:
             raise JobCancelled(job)
-        updates = await self._client.tried(lambda transport: transport.updates(self.id))
-        traces = [each.traceback for each in updates if each.traceback is not None]
+        traces = [update.traceback async for update in self.events() if update.traceback is not None]
         raise JobFailed(job, traces[-1] if traces else None)
 
     async def events(self) -> AsyncIterator[JobUpdate]:
-        """The states and progress reports of the job, from the first on, as they happen. Ends with the job."""
-        mark, shown, progressed = "", 0, None
-        while True:
+        """States, emitted values and progress of the job, from the first on, as they happen. Ends with the job.
+
+        A reader that is late gets every state and value, in order, and the newest progress.
+        """
+        mark, reader = "", UpdateReader(self.id)
+        while not reader.ended:
             seen = (await self._client.changed("jobs", {self.id: mark}))[self.id]
-            updates = await self._client.tried(lambda transport: transport.updates(self.id))
-            job = await self.status()
-            news, shown = updates[shown:], len(updates)
-            if job.progress is not None and job.progress != progressed:
-                progressed = job.progress
-                news.append(JobUpdate(self.id, progressed.at, JobState.RUNNING, job.attempt, None, progressed))
-            for each in sorted(news, key=lambda update: (update.state.terminal, update.at)):
-                yield each
+            more = True
+            while more:
+                page = await self._client.tried(lambda transport: transport.updates(self.id, reader.place))
+                more = page.more
+                for each in reader.read(page):
+                    yield each
             mark = seen.mark
-            if seen.ended:
-                return
 
     async def cancel(self, reason: str = "cancelled on request") -> bool:
         """Request the cancellation of the job. False: it has ended already."""

@@ -29,7 +29,7 @@ from holdfast.errors import (
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import JobRequest
 from holdfast.plane.client.transport import Kind, RunStart, Submitted
-from holdfast.plane.client.views import ApprovalView, JobUpdate, JobView, RunView
+from holdfast.plane.client.views import ApprovalView, JobProgress, JobUpdate, JobView, RunView, UpdatePage
 from holdfast.plane.model.caller import NotAllowed
 from holdfast.plane.service.change_watcher import WATCHED_MAX, Sighting
 from holdfast.types import NS
@@ -109,10 +109,12 @@ class HttpTransport:
         """See `Transport`."""
         return JobView.parsed(await self._get(f"/jobs/{_segment(job)}"))
 
-    async def updates(self, job: str) -> list[JobUpdate]:
+    async def updates(self, job: str, after: str) -> UpdatePage:
         """See `Transport`."""
-        found = await self._get(f"/jobs/{_segment(job)}/events")
-        return [JobUpdate.parsed(job, each) for each in found["items"]]
+        found = await self._get(f"/jobs/{_segment(job)}/updates{f'?after={_segment(after)}' if after else ''}")
+        updates = [JobUpdate.parsed(job, each) for each in found["items"]]
+        progress = None if found["progress"] is None else JobProgress.parsed(found["progress"])
+        return UpdatePage(updates, progress, found["next"], found["more"], found["ended"])
 
     async def cancel(self, job: str, reason: str) -> bool:
         """See `Transport`."""

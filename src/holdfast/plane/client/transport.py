@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from holdfast.errors import HoldfastError
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import JobRequest
-from holdfast.plane.client.views import ApprovalView, JobUpdate, JobView, RunView
+from holdfast.plane.client.views import ApprovalView, JobProgress, JobUpdate, JobView, RunView, UpdatePage
 from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.service.change_watcher import Sighting
 from holdfast.plane.service.service import Caller
@@ -54,8 +54,8 @@ class Transport(Protocol):
         """One job, or `RowMissing`."""
         ...
 
-    async def updates(self, job: str) -> list[JobUpdate]:
-        """All changes of a job's state, oldest first."""
+    async def updates(self, job: str, after: str) -> UpdatePage:
+        """Changes and emitted values of a job after a place, in order; "": from the first on."""
         ...
 
     async def cancel(self, job: str, reason: str) -> bool:
@@ -142,9 +142,12 @@ class DatabaseTransport:
             return JobView.of(found, await service.progress(found))
         return JobView.of(found, await service.progress(found), await service.waiting(self._caller, found))
 
-    async def updates(self, job: str) -> list[JobUpdate]:
+    async def updates(self, job: str, after: str) -> UpdatePage:
         """See `Transport`."""
-        return [JobUpdate.of(each) for each in await self._open.service.events(self._caller, job)]
+        page = await self._open.service.timeline(self._caller, job, after)
+        progress = None if page.progress is None else JobProgress.of(page.progress)
+        updates = [JobUpdate.of(job, each.entry) for each in page.entries]
+        return UpdatePage(updates, progress, page.place.text, page.more, page.ended)
 
     async def cancel(self, job: str, reason: str) -> bool:
         """See `Transport`."""

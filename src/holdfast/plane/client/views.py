@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.plane.jobs.progress import Progress
+from holdfast.plane.jobs.timeline import EmittedValue, Entry
 from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.model.records import Job, JobEvent
+from holdfast.plane.model.records import Job
 from holdfast.plane.workflows.core.run import RunStatus, StoredRun
 from holdfast.types import NS
 
@@ -28,16 +30,17 @@ class JobProgress:
     at: datetime
     fraction: float | None  # of the work, 0 to 1
     note: str | None
+    attempt: int = 0  # that reported it
 
     @classmethod
     def of(cls, progress: Progress) -> JobProgress:
         """From the database."""
-        return cls(_moment(progress.at_ns), progress.fraction, progress.note)
+        return cls(_moment(progress.at_ns), progress.fraction, progress.note, progress.attempt)
 
     @classmethod
     def parsed(cls, document: Mapping[str, Any]) -> JobProgress:
         """From the API."""
-        return cls(_time(document["at"]), document["fraction"], document["note"])
+        return cls(_time(document["at"]), document["fraction"], document["note"], document["attempt"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +89,90 @@ class JobView:
         )
 
 
+class UpdateKind(StrEnum):
+    """Kinds of updates."""
+
+    STATE = "state"  # a new state
+    VALUE = "value"  # a partial result
+    PROGRESS = "progress"  # a progress report
+
+
 @dataclass(frozen=True, slots=True)
 class JobUpdate:
-    """A change of a job: a new state, or a progress report in an unchanged state."""
+    """An update about a job: a new state, a value that its function emitted, or a progress report."""
 
     job: str
     at: datetime
-    state: JobState
+    state: JobState  # RUNNING for values and progress
     attempt: int
     reason: str | None
-    progress: JobProgress | None = None  # None: the state has changed
+    progress: JobProgress | None = None  # None: of another kind
     traceback: str | None = None  # of an attempt that failed with this change: the end of it
+    kind: UpdateKind = UpdateKind.STATE
+    value: Any = None  # that was emitted
+    number: int | None = None  # of the value within its attempt, from 1
 
     @classmethod
-    def of(cls, event: JobEvent) -> JobUpdate:
+    def of(cls, job: str, entry: Entry) -> JobUpdate:
         """From the database."""
-        return cls(event.job, _moment(event.at_ns), event.after, event.attempt, event.reason, traceback=event.traceback)
+        if isinstance(entry, EmittedValue):
+            return cls(
+                *(job, _moment(entry.at_ns), JobState.RUNNING, entry.attempt, None),
+                kind=UpdateKind.VALUE,
+                value=entry.value,
+                number=entry.number,
+            )
+        return cls(job, _moment(entry.at_ns), entry.after, entry.attempt, entry.reason, traceback=entry.traceback)
+
+    @classmethod
+    def about(cls, job: str, progress: JobProgress) -> JobUpdate:
+        """A progress report."""
+        attempt = progress.attempt
+        return cls(job, progress.at, JobState.RUNNING, attempt, None, progress, kind=UpdateKind.PROGRESS)
 
     @classmethod
     def parsed(cls, job: str, document: Mapping[str, Any]) -> JobUpdate:
         """From the API."""
-        state = JobState(document["after"])
-        reason, trace = document["reason"], document.get("traceback")  # an older API has none
-        return cls(job, _time(document["at"]), state, document["attempt"], reason, traceback=trace)
+        return cls(
+            *(job, _time(document["at"]), JobState(document["state"]), document["attempt"], document["reason"]),
+            traceback=document["traceback"],
+            kind=UpdateKind(document["kind"]),
+            value=document["value"],
+            number=document["number"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePage:
+    """States and values of a job after a place, and its newest progress."""
+
+    updates: list[JobUpdate]
+    progress: JobProgress | None
+    place: str  # where the next page begins
+    more: bool
+    ended: bool  # nothing follows
+
+
+class UpdateReader:
+    """Reads the pages of one job: each state and value once, and progress when it has changed. Pure."""
+
+    def __init__(self, job: str, place: str = "") -> None:
+        self._job = job
+        self._told: tuple[object, ...] = (None, None)
+        self.place = place
+        self.ended = False
+
+    def read(self, page: UpdatePage) -> list[JobUpdate]:
+        """The updates of the next page, in order."""
+        self.place, self.ended = page.place, page.ended
+        progress, updates = page.progress, page.updates
+        if progress is None or (told := (progress.fraction, progress.note, progress.attempt)) == self._told:
+            return updates
+        self._told = told
+        if told[:2] == (None, None):
+            return updates
+        at = len(updates) - bool(updates and updates[-1].state.terminal)  # the end comes last
+        return [*updates[:at], JobUpdate.about(self._job, progress), *updates[at:]]
 
 
 @dataclass(frozen=True, slots=True)

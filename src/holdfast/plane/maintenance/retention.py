@@ -60,6 +60,7 @@ FREED_AT_ONCE: Final = 250  # a megabyte, in a transaction of a few milliseconds
 _PAGE: Final = sql("cleanup_page")
 _EVENTS: Final = sql("cleanup_events")
 _PROGRESS: Final = sql("cleanup_progress")
+_EMITTED: Final = sql("cleanup_emitted")
 _JOBS: Final = sql("cleanup_jobs")
 _STRIP: Final = sql("cleanup_content")
 _LETTERS: Final = sql("deadletter_sweep")
@@ -213,6 +214,7 @@ class Cleanup:
         values |= {"last_ns": last.at_ns, "last_id": last.id}
         await tx.query(_EVENTS, values)
         await tx.query(_PROGRESS, values)
+        await tx.query(_EMITTED, values)
         emptied = await tx.query(_STRIP, values)
         gone = await tx.query(_JOBS, values)
         counts = Counter(jobs=len(gone), emptied=len(emptied))

@@ -39,13 +39,23 @@ from holdfast.plane.jobs.quotas import Tenant, Tenants
 from holdfast.plane.jobs.rows import job_of
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
+from holdfast.plane.jobs.timeline import TimelinePlace
 from holdfast.plane.jobs.waiting_reason import UNSERVED, WaitReason
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.paging import AFTER_ALL, Place
-from holdfast.plane.model.records import DeadLetter, Heartbeat, Job, JobEvent, Submission, check_text, check_whole
+from holdfast.plane.model.records import (
+    DeadLetter,
+    Heartbeat,
+    Job,
+    JobEvent,
+    Submission,
+    check_id,
+    check_text,
+    check_whole,
+)
 from holdfast.plane.policy.runtime import PolicyRuntime
 from holdfast.plane.resources.forced_release import ResourceBreaks
 from holdfast.plane.resources.locks import ResourceLocks
@@ -55,6 +65,7 @@ from holdfast.plane.service.change_watcher import ChangeWatcher
 from holdfast.plane.service.policy import PolicyService
 from holdfast.plane.service.status import JobCounts, StatusEntry, StatusQueries
 from holdfast.plane.service.submission import Answer, SubmissionService
+from holdfast.plane.service.timelines import TimelinePage, timeline_page
 from holdfast.plane.service.waiting_facts import WaitingFacts
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.settings import Settings
@@ -211,6 +222,17 @@ class Service:
         """The history of a job, oldest first."""
         await self.job(caller, job_id)
         return await self._store.events(job_id)
+
+    async def timeline(self, caller: Caller, job_id: str, after: str = "") -> TimelinePage:
+        """The events of a job after a place, with the values that it emitted. `after`: the place of the last entry."""
+        place = TimelinePlace.parsed("after", after)
+        try:
+            page = await timeline_page(self.parts.database, check_id("id", job_id), place)
+        except BadInput:
+            page = None
+        _visible(caller, None if page is None else page.job, _no_job(job_id))
+        assert page is not None  # noqa: S101 - or it would not be visible
+        return page
 
     async def counts(self, caller: Caller, *, tenant: str | None = None, finished: bool = True) -> dict[JobState, int]:
         """The number of jobs in each state. Counting finished jobs reads every stored job."""

@@ -101,6 +101,18 @@ CREATE TABLE plane_progress (
     note     TEXT
 );
 
+-- Values that attempts emitted, in the order of `fence` and `number`. `made_ns` and `fence` as above.
+CREATE TABLE plane_emitted (
+    job     TEXT NOT NULL,
+    made_ns BIGINT NOT NULL,
+    fence   BIGINT NOT NULL,
+    number  BIGINT NOT NULL,
+    attempt BIGINT NOT NULL,
+    at_ns   BIGINT NOT NULL,
+    value   TEXT NOT NULL,     -- JSON
+    PRIMARY KEY (job, made_ns, fence, number)
+);
+
 -- How many jobs of a tenant are with workers. Kept in the same transaction as their states, so a limit is never passed.
 CREATE TABLE plane_tenant (
     tenant     TEXT NOT NULL PRIMARY KEY,

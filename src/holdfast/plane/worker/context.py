@@ -20,14 +20,19 @@ from holdfast.errors import BadInput
 from holdfast.flows.log import log_event
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.leases.sync.lease import Lost
-from holdfast.plane.jobs.progress import Progress, ProgressReport
+from holdfast.plane.jobs.progress import EmitReport, Progress, ProgressReport
 from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, Assignment, step_attempt
-from holdfast.plane.model.records import check_text
+from holdfast.plane.model.records import check_text, encoded
 from holdfast.runtime.lease_record import LeaseRecord
-from holdfast.runtime.thread_runtime import Wakeup
+from holdfast.runtime.thread_runtime import Mutex, Wakeup
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
 NOTE_CHARS_MAX: Final = 200
+EMIT_BYTES_MAX: Final = 16_000
+"""Of one emitted value, as JSON."""
+EMITS_MAX: Final = 10_000
+EMITTED_CHARS_MAX: Final = 8_000_000
+"""Of all values of one attempt."""
 
 _log: Final = logging.getLogger("holdfast.plane.job")
 _about_logs: Final = logging.getLogger("holdfast.plane.worker")  # not by way of what has just failed
@@ -172,14 +177,19 @@ class AnyContext:
         since: Instant,
         limit_ns: int | None,
         report: Callable[[ProgressReport], None] | None = None,
+        emit: Callable[[EmitReport], None] | None = None,
     ) -> None:
-        """`report` stores progress, from any thread; None: nothing does."""
+        """`report` stores progress, `emit` values, both from any thread; None: nothing does."""
         self._assignment = assignment
         self._held = lease
         self._clock = clock
         self._since = since
         self._limit_ns = limit_ns
         self._report = report
+        self._emit = emit
+        self._emitting = Mutex()  # values are numbered in the order in which they are stored
+        self._emitted = 0
+        self._emitted_chars = 0
         self.worker = worker
         self._progressed = since  # when it last reported progress, or began
         self.cancelled = Cancelled(lease)
@@ -276,6 +286,8 @@ class AnyContext:
         page). A note or fraction that is not given stays as it was. With `stall_after`, an attempt that reports nothing
         for that long is stopped; a call without arguments is enough to go on.
         """
+        if isinstance(note, int | float):
+            raise BadInput("note", f"{note!r} is a number", "give the note first, or fraction= alone")
         if note is not None:
             self.note = check_text("note", note, NOTE_CHARS_MAX)
         if fraction is not None:
@@ -286,6 +298,32 @@ class AnyContext:
             assignment = self._assignment
             progress = Progress(assignment.attempt, self._held.fence, now.wall, self.fraction, self.note)
             self._report(ProgressReport(assignment.job, assignment.made_ns, progress))
+
+    @property
+    def has_emitted(self) -> bool:
+        """Whether the function has emitted values."""
+        return self._emitted > 0
+
+    def emit(self, value: Any) -> None:
+        """Publish a partial result: JSON of at most `EMIT_BYTES_MAX` bytes. Counts as progress.
+
+        Readers get it within a fraction of a second (`job.events()`, the API, `holdfast jobs follow`, the page). Values
+        are stored as long as the job, in order, with the number of the attempt: a retry emits its own, and those of
+        earlier attempts stay. All values of an attempt are stored before its result. `BadInput`: the value is no JSON
+        or too large, or the attempt emits too many, or faster than they can be stored. Any thread may call it.
+        """
+        text = encoded("value", value, EMIT_BYTES_MAX)
+        with self._emitting:
+            if self._emitted >= EMITS_MAX or self._emitted_chars + len(text) > EMITTED_CHARS_MAX:
+                fix = f"emit at most {EMITS_MAX} values, and {EMITTED_CHARS_MAX} characters of JSON, in one attempt"
+                raise BadInput("value", "is one too many", fix)
+            assignment, number = self._assignment, self._emitted + 1
+            if self._emit is not None:
+                where = (assignment.job, assignment.made_ns, assignment.attempt, self._held.fence)
+                self._emit(EmitReport(*where, number, self._clock.now().wall, text))
+            self._emitted = number
+            self._emitted_chars += len(text)
+        self.progress()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.job!r} attempt={self.attempt} fence={self.fence}>"

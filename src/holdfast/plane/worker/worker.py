@@ -877,8 +877,9 @@ class Attempt:
         """Call the function. Interrupt it when its lease is lost, its time is over, or it reports no progress."""
         shared, loop, job = self._shared, asyncio.get_running_loop(), self._job
         kind = Context if job.asynchronous else BlockingContext
-        report = None if shared.progress is None else shared.progress.report
-        context = self.context = kind(self.assignment, lease, shared.worker, shared.clock, since, limit_ns, report)
+        store = shared.progress
+        stored = (None, None) if store is None else (store.report, store.emit)
+        context = self.context = kind(self.assignment, lease, shared.worker, shared.clock, since, limit_ns, *stored)
         execution = self.execution = Execution(shared.threads, context, shared.cancel_grace_ns)
         out_of_time = partial(execution.interrupt, Interruption.TIME_LIMIT, "it has run for as long as it may")
 
@@ -964,6 +965,9 @@ class Attempt:
     async def _report(self, said: Outcome, lease: Lease, more: Mapping[str, Any]) -> None:
         shared = self._shared
         message = _finished(shared, self.assignment, lease, {**said.body(), **more})
+        if shared.progress is not None and self.context is not None and self.context.has_emitted:
+            flush = partial(shared.progress.flush, self.assignment.job, lease.fence)
+            await self._publish(message, lease, flush)
         await self._publish(message, lease, lambda: shared.bus.publish([message]))
         if ARMED:
             await areach("plane.worker.said")

@@ -18,7 +18,7 @@ from holdfast.web import cursors
 from holdfast.web.middleware.auth import Asking, Role, Segment, Serving, needs, own_tenant
 from holdfast.web.middleware.json_body import JsonRoute
 from holdfast.web.middleware.long_poll import client_wait
-from holdfast.web.routes import health
+from holdfast.web.routes import health, job_stream
 from holdfast.web.schemas.jobs import (
     CancelJob,
     EventList,
@@ -32,7 +32,9 @@ from holdfast.web.schemas.jobs import (
     LetterOutlineShown,
     LetterPage,
     LetterShown,
+    Place,
     SubmitJob,
+    UpdateList,
     WatchedList,
     WatchItems,
 )
@@ -43,6 +45,10 @@ LETTERS = "letters"
 router = APIRouter(tags=["jobs"], route_class=JsonRoute)
 letters = APIRouter(tags=["dead letters"], route_class=JsonRoute)
 
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {job_stream.MEDIA_TYPE: {"schema": {"type": "string"}}}},
+    204: {"description": "The job has ended, and nothing follows `Last-Event-ID`."},
+}
 _AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": JobShown, "description": "The job existed already."}}
 
 
@@ -102,10 +108,43 @@ async def job(job_id: Segment, service: Serving, caller: Asking) -> JobShown:
     return JobShown.whole(found, await service.progress(found), await service.waiting(caller, found))
 
 
-@router.get("/jobs/{job_id}/events", dependencies=[needs(Role.VIEWER)], summary="The history of a job")
-async def events(job_id: Segment, service: Serving, caller: Asking) -> EventList:
-    """Every change of state, oldest first."""
-    return EventList(items=[EventShown.of(event) for event in await service.events(caller, job_id)])
+@router.get(
+    "/jobs/{job_id}/events",
+    response_model=EventList,
+    responses=_STREAM,
+    dependencies=[needs(Role.VIEWER)],
+    summary="The history of a job",
+)
+async def events(
+    job_id: Segment,
+    request: Request,
+    service: Serving,
+    caller: Asking,
+    process_health: health.Asked,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+    last_event_id: Annotated[Place | None, Header(include_in_schema=False)] = None,
+) -> EventList | Response:
+    """Every change of state, oldest first.
+
+    With `Accept: text/event-stream`: server-sent events as they happen, with emitted values and progress, until the job
+    has ended. Each has the data of an item of `/jobs/{job_id}/updates`; `Last-Event-ID` continues a stream.
+    """
+    if job_stream.MEDIA_TYPE not in accept:
+        return EventList(items=[EventShown.of(event) for event in await service.events(caller, job_id)])
+    streams: job_stream.OpenStreams = request.app.state.streams
+    streams.admit()
+    page = await service.timeline(caller, job_id, last_event_id or "")
+    if last_event_id and page.ended and not page.entries:
+        return Response(status_code=204)  # nothing follows: the client must not come again
+    return job_stream.JobStream(streams, service, process_health, caller).starting(page)
+
+
+@router.get("/jobs/{job_id}/updates", dependencies=[needs(Role.VIEWER)], summary="States and values of a job")
+async def updates(
+    job_id: Segment, service: Serving, caller: Asking, after: Annotated[Place, Query()] = ""
+) -> UpdateList:
+    """States and emitted values after a place, oldest first. `POST /watch/jobs` waits for more."""
+    return UpdateList.of(await service.timeline(caller, job_id, after))
 
 
 @router.post(

@@ -25,12 +25,14 @@ from pydantic_core import CoreSchema, PydanticKnownError
 
 from holdfast.plane.jobs.progress import Progress
 from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
+from holdfast.plane.jobs.timeline import EmittedValue, PlacedEntry
 from holdfast.plane.jobs.waiting_reason import WaitCode, WaitReason
 from holdfast.plane.model.caller import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
 from holdfast.plane.resources import model as resources
 from holdfast.plane.service.change_watcher import WATCH_NS_MAX, WATCHED_MAX, Sighting
+from holdfast.plane.service.timelines import TimelinePage
 from holdfast.types import LABEL_CHARS_MAX, NS, duration_ns
 
 T = TypeVar("T")
@@ -91,6 +93,7 @@ Labels: TypeAlias = Annotated[
         }
     ),
 ]
+Place: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,19}(\.[0-9]{1,19}){2})?$")]
 Named: TypeAlias = Annotated[str, StringConstraints(pattern=SEEN_PATTERN, max_length=ID_CHARS_MAX)]
 Resource: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -z|~]*[!-z|~][ -z|~]*$", max_length=400)]
 OwnToken: TypeAlias = Annotated[
@@ -293,6 +296,60 @@ class EventList(ResponseBody):
     """The history of a job, oldest first."""
 
     items: list[EventShown]
+
+
+class UpdateShown(ResponseBody):
+    """A new state of a job, a value that its function emitted, or its progress."""
+
+    id: str | None = Field(description="The place behind it, for `after` or Last-Event-ID; null: progress has none.")
+    kind: Literal["state", "value", "progress"]
+    at: datetime
+    state: StateName = Field(description="RUNNING for values and progress.")
+    attempt: int
+    reason: str | None = None
+    traceback: str | None = Field(None, description="Of a failed attempt: the end of it, without directories.")
+    number: int | None = Field(None, description="Of a value within its attempt, from 1.")
+    value: Any = None
+    progress: ProgressShown | None = None
+
+    @classmethod
+    def of(cls, placed: PlacedEntry) -> UpdateShown:
+        """From an entry of the timeline."""
+        entry, place = placed.entry, placed.place.text
+        at, attempt = moment(entry.at_ns), entry.attempt
+        if isinstance(entry, EmittedValue):
+            value: dict[str, Any] = {"state": JobState.RUNNING, "number": entry.number, "value": entry.value}
+            return cls(id=place, kind="value", at=at, attempt=attempt, **value)
+        state: dict[str, Any] = {"state": entry.after, "reason": entry.reason, "traceback": entry.traceback}
+        return cls(id=place, kind="state", at=at, attempt=attempt, **state)
+
+    @classmethod
+    def about(cls, progress: Progress) -> UpdateShown:
+        """From progress."""
+        at, shown = moment(progress.at_ns), ProgressShown.of(progress)
+        told: dict[str, Any] = {"state": JobState.RUNNING, "progress": shown}
+        return cls(id=None, kind="progress", at=at, attempt=progress.attempt, **told)
+
+
+class UpdateList(ResponseBody):
+    """States and values of a job after a place, oldest first."""
+
+    items: list[UpdateShown]
+    progress: ProgressShown | None = Field(description="The last progress report; null: none.")
+    next: str = Field(description="The `after` of the next request.")
+    more: bool = Field(description="Whether there are more items already.")
+    ended: bool = Field(description="Whether the job has ended and nothing follows.")
+
+    @classmethod
+    def of(cls, page: TimelinePage) -> UpdateList:
+        """From a page of the timeline."""
+        return cls(
+            items=[UpdateShown.of(each) for each in page.entries],
+            progress=None if page.progress is None else ProgressShown.of(page.progress),
+            next=page.place.text,
+            more=page.more,
+            ended=page.ended,
+        )
 
 
 # Waiting for changes, of jobs and of runs.

@@ -1,16 +1,19 @@
 // The details of one job: its data, fences and history. Read again whenever it has changed.
 
-import { Refused, ask } from './feed.js';
+import { Refused, ask, stream } from './feed.js';
 import { byId, make, mark, show, write, writeFence } from './dom.js';
 import { attemptText, STATES, between, moment, precisely, reported } from './format.js';
 
 const PREFIX = '#job=';
+const VALUES_SHOWN = 100;
+const AGAIN_MS = 2000;
 
 export class Details {
   constructor() {
     this.dialog = byId('details');
     this.id = null;
     this.version = null;
+    this.values = null; // ends their stream
     byId('details-close').addEventListener('click', () => this.dialog.close());
     this.dialog.addEventListener('close', () => this.closed());
     this.dialog.addEventListener('click', (event) => {
@@ -42,10 +45,12 @@ export class Details {
     show(byId('details-problem'), false);
     if (!this.dialog.open) this.dialog.showModal();
     this.read();
+    this.followValues(id);
   }
 
   closed() {
     this.id = null;
+    this.values?.abort();
     history.replaceState(null, '', location.pathname);
   }
 
@@ -77,6 +82,38 @@ export class Details {
       write(byId('details-problem'), error instanceof Refused ? error.message : 'the server does not answer');
       show(byId('details-problem'), true);
     }
+  }
+
+  /** Show values that the job's function emits, until the job has ended or another one is shown. */
+  async followValues(id) {
+    this.values?.abort();
+    const control = new AbortController();
+    this.values = control;
+    byId('details-values').replaceChildren();
+    show(byId('details-emitted'), false);
+    let last = '';
+    for (let ended = false; !ended && !control.signal.aborted;) {
+      try {
+        ended = await stream(`/jobs/${encodeURIComponent(id)}/events`, last, control.signal, (event) => {
+          last = event.id ?? last;
+          if (event.kind === 'value') this.value(event);
+        });
+      } catch (error) {
+        if (control.signal.aborted || (error instanceof Refused && error.status < 500)) return;
+      }
+      if (!ended) await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
+    }
+  }
+
+  value(event) {
+    const list = byId('details-values');
+    const row = make('li', 'value');
+    const time = make('time', '', precisely(Date.parse(event.at)));
+    time.dateTime = event.at;
+    row.append(time, make('span', 'faint', `attempt ${event.attempt}`), make('code', '', JSON.stringify(event.value)));
+    list.append(row);
+    while (list.children.length > VALUES_SHOWN) list.firstElementChild.remove();
+    show(byId('details-emitted'), true);
   }
 
   fill(job, events) {

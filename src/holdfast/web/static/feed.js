@@ -33,6 +33,31 @@ export async function ask(path) {
   throw new Refused(answer.status, String(problem.detail ?? `the server answered ${answer.status}`));
 }
 
+/**
+ * Read server-sent events after the event `last`, and call `take(event)` with each. Returns when the stream ends: true if
+ * nothing can follow. Not with `EventSource`, which sends no token.
+ */
+export async function stream(path, last, signal, take) {
+  const headers = { accept: 'text/event-stream' };
+  if (last) headers['last-event-id'] = last;
+  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  const answer = await fetch(`/api/v1${path}`, { headers, cache: 'no-store', credentials: 'omit', signal });
+  if (!answer.ok) throw new Refused(answer.status, `the server answered ${answer.status}`);
+  if (answer.status === 204) return true;
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = '';
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return false;
+    const blocks = (text + value).split('\n\n');
+    text = blocks.pop();
+    for (const block of blocks) {
+      const data = block.split('\n').filter((line) => line.startsWith('data: ')).map((line) => line.slice(6));
+      if (data.length) take(JSON.parse(data.join('\n')));
+    }
+  }
+}
+
 const nothing = () => ({ at: null, jobs: new Map(), letters: new Map(), workers: new Map(), locks: new Map() });
 
 export class Feed {

@@ -11,9 +11,18 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadInput, Closed, RowExists, RowMissing
-from holdfast.plane import Client, JobCancelled, JobFailed, JobRequest, JobState, RunNotSucceeded, SubmitRefused
+from holdfast.plane import (
+    Client,
+    JobCancelled,
+    JobFailed,
+    JobRequest,
+    JobState,
+    RunNotSucceeded,
+    SubmitRefused,
+    UpdateKind,
+)
 from holdfast.plane.model.caller import NotAllowed
-from support.client_app import Order, Receipt, accept, charge, echo, hopeless, lookup, send, wait
+from support.client_app import Order, Receipt, accept, charge, echo, hopeless, lookup, send, tell, wait
 
 pytestmark = pytest.mark.asyncio
 
@@ -137,6 +146,30 @@ async def test_a_job_is_followed_and_cancelled(client: Any) -> None:
     with pytest.raises(JobCancelled, match="enough"):
         await job.result(timeout=LIMIT_S)
     assert not await job.cancel()
+
+
+async def test_emitted_values_reach_every_reader_in_order_before_the_end(client: Any) -> None:
+    words = [f"word {number}" for number in range(250)]  # more than one page
+    job = await client.submit(tell, words=words)
+    live = [update async for update in job.events()]
+    late = [update async for update in client.job(job.id).events()]
+    for updates in (live, late):
+        values = [update for update in updates if update.kind is UpdateKind.VALUE]
+        assert [update.value["word"] for update in values] == words
+        assert [update.number for update in values] == list(range(1, 251))
+        assert {update.attempt for update in values} == {1}
+        assert (updates[-1].kind, updates[-1].state) == (UpdateKind.STATE, JobState.SUCCEEDED)
+    assert [each.progress.fraction for each in late if each.kind is UpdateKind.PROGRESS] == [1.0]
+
+
+async def test_values_of_each_attempt_are_kept_and_have_its_number(client: Any) -> None:
+    job = await client.submit(tell, words=["once", "fail", "end"])
+    assert await job.result(timeout=LIMIT_S) == 3
+    updates = [update async for update in job.events() if update.kind is not UpdateKind.PROGRESS]
+    told = [(each.attempt, each.value["word"]) for each in updates if each.kind is UpdateKind.VALUE]
+    assert told == [(1, "once"), (1, "fail"), (2, "once"), (2, "fail"), (2, "end")]
+    retried = next(at for at, each in enumerate(updates) if each.state is JobState.RETRYING)
+    assert [each.attempt for each in updates[:retried] if each.kind is UpdateKind.VALUE] == [1, 1]
 
 
 async def test_a_result_that_does_not_come_in_time_is_a_timeout_and_the_job_goes_on(client: Any) -> None:

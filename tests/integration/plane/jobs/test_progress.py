@@ -13,8 +13,9 @@ import pytest
 from holdfast.cli.output.jobs import job_rows
 from holdfast.errors import BadInput, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Flow, Quarantine
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobs import progress
-from holdfast.plane.jobs.progress import Progress, ProgressReport, ProgressReporter, ProgressStore
+from holdfast.plane.jobs.progress import EmitReport, Progress, ProgressReport, ProgressReporter, ProgressStore
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.plane import Plane
@@ -51,7 +52,7 @@ async def test_reports_from_many_threads_are_few_writes_and_the_last_one_is_kept
     written: list[int] = []
 
     class Counted(ProgressStore):
-        async def record(self, reports: Any) -> None:
+        async def record(self, reports: Any, emitted: Any = ()) -> None:
             written.append(len(reports))
             await super().record(reports)
 
@@ -70,7 +71,7 @@ async def test_reports_from_many_threads_are_few_writes_and_the_last_one_is_kept
 
 async def test_a_database_that_does_not_answer_costs_reports_and_nothing_else(plane: Replica) -> None:
     class Away(ProgressStore):
-        async def record(self, reports: Any) -> None:
+        async def record(self, reports: Any, emitted: Any = ()) -> None:
             raise Unavailable("it is away")
 
     reporter = ProgressReporter(Away(plane.database))
@@ -86,6 +87,48 @@ async def test_reports_that_wait_are_bounded(plane: Replica, monkeypatch: pytest
         reporter.report(ProgressReport(job, 1, Progress(1, 1, 1)))
     await reporter.close()
     assert reporter.dropped == 1
+
+
+def value(number: int, *, job: str = "j", fence: int = 1) -> EmitReport:
+    return EmitReport(job, 1, 1, fence, number, 7, str(number))
+
+
+async def test_values_wait_for_a_database_that_does_not_answer_and_are_stored_in_order() -> None:
+    class Flaky(ProgressStore):
+        away = True
+        stored: tuple[int, ...] = ()
+
+        def __init__(self) -> None: ...
+
+        async def record(self, reports: Any, emitted: Any = ()) -> None:
+            if self.away:
+                raise Unavailable("it is away")
+            self.stored += tuple(each.number for each in emitted)
+
+    store = Flaky()
+    reporter = ProgressReporter(store)
+    for number in (1, 2, 3):
+        reporter.emit(value(number))
+    with pytest.raises(Unavailable):
+        await reporter.flush("j", 1)
+    await reporter.flush("j", 2)  # of another attempt there are none
+    store.away = False
+    reporter.emit(value(4))
+    await reporter.flush("j", 1)
+    assert store.stored == (1, 2, 3, 4)
+    await reporter.close()
+
+
+async def test_an_attempt_that_emits_faster_than_values_are_stored_is_refused(plane: Replica) -> None:
+    reporter = ProgressReporter(ProgressStore(plane.database))
+    for number in range(progress.PENDING_VALUES_MAX):
+        reporter.emit(value(number))
+    with pytest.raises(BadInput, match="sooner than earlier values can be stored"):
+        reporter.emit(value(progress.PENDING_VALUES_MAX))
+    reporter.emit(value(1, fence=2))  # another attempt has its own limit
+    await reporter.flush("j", 1)
+    reporter.emit(value(progress.PENDING_VALUES_MAX))
+    await reporter.close()
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
@@ -179,12 +222,21 @@ async def test_bad_limits_are_refused_where_they_are_declared() -> None:
         app.job("c", quarantine=judge)  # type: ignore[arg-type]
 
 
-async def test_progress_is_removed_with_its_job(plane: Replica) -> None:
+async def test_progress_and_values_are_removed_with_their_job(plane: Replica) -> None:
     job = await done(plane)
-    await ProgressStore(plane.database).record([ProgressReport(job.id, job.created_ns, Progress(1, 1, 1, 0.5))])
+    fence = (job.run_fence or 0) + 1
+    report = ProgressReport(job.id, job.created_ns, Progress(1, fence, 1, 0.5))
+    emitted = EmitReport(job.id, job.created_ns, 1, fence, 1, 1, "7")
+    await ProgressStore(plane.database).record([report], [emitted])
+
+    async def count(tx: Tx) -> int:
+        return int((await tx.query("SELECT COUNT(*) AS n FROM plane_emitted"))[0]["n"])
+
+    assert await plane.database.read(count) == 1
     plane.clock.push(8 * 86_400.0)
     await clean(plane, cleanup(plane))
     assert await ProgressStore(plane.database).get(job.id, job.created_ns) is None
+    assert await plane.database.read(count) == 0
 
 
 def secret(value: Any) -> str | None:

@@ -12,6 +12,7 @@ from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import App, BlockingContext, Context
 from holdfast.plane.locks import registry as families
+from holdfast.plane.worker import context
 from holdfast.plane.worker.context import LeaseView
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS
@@ -102,14 +103,37 @@ async def test_progress_is_kept_and_nonsense_is_refused(work_stage: WorkerStage,
         ctx.progress("half-way", 0.5)
         ctx.lease.progress()
         refused = []
-        for note, fraction in [("", None), ("x" * 201, None), (None, 1.5), (None, "half"), (None, True)]:
+        for note, fraction in [("", None), ("x" * 201, None), (0.5, "half"), (None, 1.5), (None, "half"), (None, True)]:
             with pytest.raises(BadInput) as error:
                 ctx.progress(note, fraction)
             refused.append(error.value.field)
         return ctx.note, ctx.fraction, refused
 
     _, seen = await inside(work_stage, colour, look)
-    assert seen == ("half-way", 0.5, ["note", "note", "fraction", "fraction", "fraction"])
+    assert seen == ("half-way", 0.5, ["note", "note", "note", "fraction", "fraction", "fraction"])
+
+
+@COLOURS
+async def test_what_cannot_be_emitted_is_refused_with_the_reason(
+    work_stage: WorkerStage, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "EMITS_MAX", 2)
+
+    def look(ctx: Any) -> Any:
+        refused = []
+        for value in (object(), "x" * 16_000, float("nan"), 1, None, 2):
+            try:
+                ctx.emit(value)
+            except BadInput as error:
+                refused.append((error.field, error.problem))
+        return ctx.has_emitted, refused
+
+    _, (emitted, refused) = await inside(work_stage, colour, look)
+    assert emitted
+    assert [field for field, _ in refused] == ["value"] * 4
+    assert [problem.partition(" (")[0] for _, problem in refused] == [
+        *("cannot be written as JSON", "is 16002 bytes long", "cannot be written as JSON", "is one too many"),
+    ]
 
 
 @COLOURS
