@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.jobs.stamps import note
+from holdfast.cli.server.lifecycle import collect_less_often
 from holdfast.plane import App
-from holdfast.plane.process.gc import collect_patiently
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import Settings, WorkerSettings
 
@@ -49,5 +49,5 @@ async def main(parts: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    collect_patiently()  # as `holdfast up` does
+    collect_less_often()  # as `holdfast up` does
     asyncio.run(main(sys.argv[1:] or PARTS))

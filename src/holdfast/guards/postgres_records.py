@@ -28,7 +28,7 @@ try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
-    from holdfast.runtime.postgres_tls import tls_options
+    from holdfast.runtime.postgres_driver import tls_options
 except ImportError as error:
     raise missing_driver("a record in Postgres", error) from error
 

@@ -25,7 +25,7 @@ from holdfast.types import NS
 
 TIMEOUT_S: Final = 10.0
 BYTES_MAX: Final = 64 * 1024 * 1024
-_SAID_MAX: Final = 200
+_TEXT_MAX: Final = 200
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -139,7 +139,7 @@ def ask(
             read: bytes = answer.read(BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
         with error:
-            said = _heard(error)
+            said = _error_text(error)
         raise Misconfigured(f"{where} answered {error.code} {error.reason}: {said}") from None
     except TimeoutError:
         raise Timeout(f"{where} did not answer within {timeout:g} s") from None
@@ -154,9 +154,9 @@ def ask(
     return read
 
 
-def _heard(error: urllib.error.HTTPError) -> str:
+def _error_text(error: urllib.error.HTTPError) -> str:
     """The text of an error response. An incomplete one still counts as an error response."""
     try:
-        return error.read(_SAID_MAX).decode(errors="replace").strip()
+        return error.read(_TEXT_MAX).decode(errors="replace").strip()
     except (OSError, http.client.HTTPException):
         return "…"

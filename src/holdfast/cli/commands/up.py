@@ -138,10 +138,10 @@ def up(
 def _serve(chosen: Settings, only: str | None, *, sample: bool, json: bool) -> int:
     """Run the plane until a signal comes. Returns the exit code."""
     # The plane is large, and other commands should not wait for its import.
+    from holdfast.cli.server.lifecycle import collect_less_often
     from holdfast.cli.server.plane_process import PlaneProcess
-    from holdfast.plane.process.gc import collect_patiently
 
-    collect_patiently()
+    collect_less_often()
     parts = _parts(only)
     code = _code(chosen, parts, only, sample=sample)
     note_former_file(chosen)
@@ -181,17 +181,17 @@ def _prepare(config: str | None, database: str | None) -> int:
 
 
 def _switch_bus(chosen: Settings) -> int:
-    from holdfast.plane.process.components import note_bus
+    from holdfast.plane.process.components import switch_plane_bus
 
-    before, after = asyncio.run(note_bus(chosen))
+    before, after = asyncio.run(switch_plane_bus(chosen))
     print_note(f"the plane uses {after}" + ("" if before in (None, after) else f"; until now {before}"))
     return Exit.OK
 
 
 def _switch_keys(chosen: Settings) -> int:
-    from holdfast.plane.process.components import note_keys
+    from holdfast.plane.process.components import switch_plane_keys
 
-    before, after = asyncio.run(note_keys(chosen))
+    before, after = asyncio.run(switch_plane_keys(chosen))
     until = "" if before in (None, after) else f"; until now {before}:"
     print_note(f"the keys of the plane have the prefix {after}:{until}")
     return Exit.OK

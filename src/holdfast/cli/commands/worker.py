@@ -94,11 +94,11 @@ def worker(
 ) -> int:
     """Run the jobs of an app, each under its own lease."""
     # The plane is large, and other commands should not wait for its import.
+    from holdfast.cli.server.lifecycle import collect_less_often
     from holdfast.cli.server.worker_process import WorkerProcess
     from holdfast.plane.app import load_app
-    from holdfast.plane.process.gc import collect_patiently
 
-    collect_patiently()
+    collect_less_often()
     report = Reporter(as_json=json)
     if drain_timeout is not None:
         duration_ns("--drain-timeout", drain_timeout)

@@ -4,6 +4,11 @@ Promises: an abandoned start is cancelled and unwound when `started` returns, so
 Ctrl-C. After everything is closed and reported, the interpreter does not traverse all loaded objects again. That took
 half a second of the grace period on a busy machine, and freed nothing that matters. Clock: none; stores have their own
 limits.
+
+A plane collects garbage less often than other programs. The interpreter collects whenever a few hundred more objects
+were created than dropped. A plane creates thousands for a batch of jobs and soon drops them, without cycles. A
+collection in between found nothing and took a tenth of its time. The price is memory: some thousands of objects in
+cycles stay a little longer.
 """
 
 from __future__ import annotations
@@ -12,7 +17,9 @@ import asyncio
 import atexit
 import gc
 from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+GC_THRESHOLD: Final = 10_000
 
 T = TypeVar("T")
 
@@ -40,6 +47,16 @@ async def first(*waits: Awaitable[object]) -> None:
         await asyncio.wait(tasks)
     for task in done:
         task.result()
+
+
+def collect_less_often() -> None:
+    """Collect garbage after `GC_THRESHOLD` new objects. Call it before an app is loaded, which may set its own.
+
+    Does nothing if garbage collection is already off or less frequent.
+    """
+    lowest, *others = gc.get_threshold()
+    if gc.isenabled() and 0 < lowest < GC_THRESHOLD:
+        gc.set_threshold(GC_THRESHOLD, *others)
 
 
 def leave_quickly() -> None:

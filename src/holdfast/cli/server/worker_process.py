@@ -95,7 +95,7 @@ class WorkerProcess:
         async with AsyncExitStack() as outer:
             stack = await outer.enter_async_context(AsyncExitStack())  # closed earlier if the schema is newer
             how = open_components(
-                self._settings, service_name=self._app.name, works=True, prepare_now=False, audit=audit
+                self._settings, service_name=self._app.name, serving=True, prepare_now=False, audit=audit
             )
             components = await stack.enter_async_context(how)
             worker = worker_of(components, self._app, self._name)

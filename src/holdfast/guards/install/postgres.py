@@ -24,7 +24,7 @@ from holdfast.guards.install.migration import Column, Inspected
 from holdfast.guards.install.triggers import PREFIX, postgres_definition, postgres_functions
 from holdfast.guards.sql.identifiers import FENCE_COLUMN, LEDGER_TABLE, TableNames
 from holdfast.guards.sql.table import AnyGuardedTable
-from holdfast.runtime.postgres_tls import tls_options
+from holdfast.runtime.postgres_driver import tls_options
 from holdfast.stores.registry import redacted
 
 LOCK_TIMEOUT_S: Final = 3.0

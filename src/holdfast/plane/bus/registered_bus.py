@@ -26,8 +26,8 @@ _KEEP: Final = sql("meta_insert")
 _PUT: Final = sql("meta_put")
 
 
-async def check_bus(database: Database, url: str | None, *, works: bool) -> None:
-    """Return if this is the bus of the plane, else raise `BadInput`. `works`: a process of it, whose word counts."""
+async def check_bus(database: Database, url: str | None, *, serving: bool) -> None:
+    """Return if this is the bus of the plane, else raise `BadInput`. `serving`: a process of it, whose word counts."""
     mine = _kept(url)
 
     async def keep(tx: Tx) -> str | None:
@@ -35,7 +35,7 @@ async def check_bus(database: Database, url: str | None, *, works: bool) -> None
         return await _known(tx)  # another process may have been quicker
 
     known = await database.read(_known)
-    if known is None and works:
+    if known is None and serving:
         known = await database.write(keep)
     if known in (None, mine):
         return

@@ -1,6 +1,6 @@
 """The error policy in one process of a plane: follows it, counts its cost, and escalates if armed.
 
-    policing = PolicyRuntime.of(settings, database, locks, clock, works=True)
+    policing = PolicyRuntime.of(settings, database, locks, clock, serving=True)
     await policing.begin()                 # the locks of this process follow the policy
     async with policing.running():         # … from now on; counts are written and the rule is checked
         ...
@@ -76,8 +76,8 @@ class PolicyRuntime:
         self._flush_s = flush_s
 
     @classmethod
-    def of(cls, settings: Settings, database: Database, locks: Locks, clock: Clock, *, works: bool) -> PolicyRuntime:
-        """From the settings. Without `works` no policy file is read: a read-only process changes nothing."""
+    def of(cls, settings: Settings, database: Database, locks: Locks, clock: Clock, *, serving: bool) -> PolicyRuntime:
+        """From the settings. Without `serving` no policy file is read: a read-only process changes nothing."""
         policy = PlanePolicy(database, clock)
         who = locks.manager.owner
         locks.manager.recorder.name_items(
@@ -91,7 +91,7 @@ class PolicyRuntime:
         spoken: dict[str, OnError | float] = dict(settings.risk)
         if settings.scheduler.busy_jitter or settings.origin(JITTER_SETTING).kind != "default":
             spoken[BUSY_JITTER] = settings.scheduler.busy_jitter
-        file = settings.policy_file if works else None
+        file = settings.policy_file if serving else None
         follower = PolicyFollower(
             policy,
             database,

@@ -3,9 +3,9 @@
     async with open_components(settings) as components:
         await components.service.submit(caller, wanted)
 
-Promises: missing tables are created, except for a read-only view. An error names the place that cannot be reached or
+Promises: missing tables are created, except for a read-only view. An error names the store that cannot be reached or
 used, without its password. Everything that was opened is closed, in the reverse order, however the block ends. Any
-number of processes may open the same places at the same time.
+number of processes may open the same stores at the same time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast import aio
 from holdfast.aio.client import Locks
 from holdfast.core.ports import Clock, Entropy, SharesTransactions
 from holdfast.errors import Misconfigured
 from holdfast.plane.approvals.service import Approvals
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.open import open_bus
 from holdfast.plane.bus.registered_bus import check_bus, switch_bus
 from holdfast.plane.db.migrations import prepare
@@ -47,9 +48,12 @@ from holdfast.runtime.stalls import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory
 
-PREPARED: Final = "prepared"  # no job has this id; the lock of one is what every role may take
+if TYPE_CHECKING:
+    from holdfast.plane.bus.nats.bus import NatsBus
 
-_NO_LEASES: Final = "memory://"  # of one who only looks: it takes none, and must not need the store of those who do
+PREPARED: Final = "prepared"  # no job has this id; every role may acquire the lock of a job
+
+_NO_LEASES: Final = "memory://"  # a read-only process acquires no lease, and must not need the lease store
 
 TABLES: Final = (
     *("schema", "bus_schema", *RESOURCE_SCHEMAS, "policy_schema", "run_schema", "approval_schema", SIGNAL_SCHEMA),
@@ -86,14 +90,14 @@ async def open_components(
     entropy: Entropy | None = None,
     instance: str | None = None,
     service_name: str = "plane",
-    works: bool = False,
+    serving: bool = False,
     read_only: bool = False,
     prepare_now: bool = True,
     audit: Audit | None = None,
 ) -> AsyncIterator[Components]:
     """Open what the settings name, for as long as the block runs.
 
-    `service_name` is the name of lease holders, and `instance` distinguishes replicas. `works`: this is a process of
+    `service_name` is the name of lease holders, and `instance` distinguishes replicas. `serving`: this is a process of
     the plane, which follows its error policy; other processes only send commands to it. `read_only`: a view of the
     database alone; nothing is created or written, and a missing schema is an error. Without `prepare_now` no store is
     used yet: the caller calls `Components.prepare` first.
@@ -115,7 +119,7 @@ async def open_components(
                 *(settings, locks, database),
                 clock=clock,
                 entropy=entropy,
-                works=works,
+                serving=serving,
                 read_only=read_only,
                 prepare_now=prepare_now,
                 audit=audit,
@@ -131,83 +135,125 @@ async def build_components(
     *,
     clock: Clock,
     entropy: Entropy,
-    works: bool = False,
+    serving: bool = False,
     read_only: bool = False,
     prepare_now: bool = True,
     audit: Audit | None = None,
 ) -> AsyncIterator[Components]:
     """The components on leases and a database that are already open, and that the caller closes afterwards."""
     async with AsyncExitStack() as stack:
-        if works:
+        if serving:
             sampler = LoopSampler(asyncio.get_running_loop(), locks.manager.clock)
             locks.manager.watch(sampler)
             stack.callback(sampler.stop)
             sampler.start()
         bus = open_bus(None if read_only else settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
-        slots = settings.scheduler.tenant_slots
-        families = families_in_effect(settings)
-        jobs = families[SCHEDULER_JOB.name]
-        store = JobStore(
-            *(database, bus, clock, entropy),
-            slots=slots,
-            observer=audit,
-            family=jobs,
-            leases=locks.ports.store,
-        )
-        workers = Workers(database, clock)
-        policing = PolicyRuntime.of(settings, database, locks, clock, works=works)
-        policing.count_ends(lambda: store.duplicate_ends)
-        approvals = Approvals(database, store, locks, settings.approvals.rules, family=families[APPROVAL.name])
-        definitions = Definitions(database, clock)
-        quotas = RunQuotas(settings.runs.live_per_tenant, settings.runs.per_tree)
-        runs = RunStore(
-            *(database, bus, definitions, approvals, clock, entropy),
-            observer=audit,
-            quotas=quotas,
-            family=families[WORKFLOW_RUN.name],
-        )
-        flows = RunService(runs, approvals, bus)
-        parts = ServiceParts(
-            *(database, bus, locks, store, workers),
-            approvals=approvals,
-            flows=flows,
-            policing=policing,
-            audit=audit,
-            families=families,
-            settings=settings,
-            names=settings.names.words,
-        )
-        service = Service(parts)
-        ready = False
-
-        async def prepare_all() -> None:
-            nonlocal ready
-            if ready:
-                return
-            await prepare(database)
-            if isinstance(leases := locks.ports.store, SharesTransactions):
-                leases.ride(database)  # in one file there is one writer
-            if not read_only:
-                await check_keys(database, settings.names.keys, works=works)
-                await check_bus(database, settings.bus, works=works)
-            await bus.prepare()
-            await service.resources.prepare()
-            await policing.begin(apply_files=works)  # before this process takes a lock
-            await runs.prepare()
-            await approvals.prepare()
-            # Not at the first signal: a process that opens a plane as its owner has then created all tables.
-            await prepare(database, SIGNAL_SCHEMA)
-            if works:
-                await stack.enter_async_context(policing.running())
-            ready = True
-
+        parts = _build_parts(settings, locks, database, bus, (clock, entropy), serving=serving, audit=audit)
+        preparation = _Preparation(parts, settings, stack, serving=serving, read_only=read_only)
         if prepare_now:
-            await prepare_all()
+            await preparation.run()
         yield Components(
-            *(settings, clock, entropy, database, bus, locks, store, workers),
-            *(service, approvals, runs, flows, policing, prepare_all, audit),
+            *(settings, clock, entropy, database, bus, locks, parts.store, parts.workers),
+            *(parts.service, parts.approvals, parts.runs, parts.flows, parts.policing, preparation.run, audit),
         )
+
+
+class _Parts(NamedTuple):
+    """The components that need no closing."""
+
+    database: Database
+    bus: EmbeddedBus | NatsBus
+    locks: Locks
+    store: JobStore
+    workers: Workers
+    policing: PolicyRuntime
+    approvals: Approvals
+    runs: RunStore
+    flows: RunService
+    service: Service
+
+
+def _build_parts(
+    settings: Settings,
+    locks: Locks,
+    database: Database,
+    bus: EmbeddedBus | NatsBus,
+    sources: tuple[Clock, Entropy],
+    *,
+    serving: bool,
+    audit: Audit | None,
+) -> _Parts:
+    """Jobs, runs, approvals and the error policy, with the settings in effect. Uses no store yet."""
+    clock, entropy = sources
+    families = families_in_effect(settings)
+    slots = settings.scheduler.tenant_slots
+    store = JobStore(
+        *(database, bus, clock, entropy),
+        slots=slots,
+        observer=audit,
+        family=families[SCHEDULER_JOB.name],
+        leases=locks.ports.store,
+    )
+    workers = Workers(database, clock)
+    policing = PolicyRuntime.of(settings, database, locks, clock, serving=serving)
+    policing.count_ends(lambda: store.duplicate_ends)
+    approvals = Approvals(database, store, locks, settings.approvals.rules, family=families[APPROVAL.name])
+    runs = RunStore(
+        *(database, bus, Definitions(database, clock), approvals, clock, entropy),
+        observer=audit,
+        quotas=RunQuotas(settings.runs.live_per_tenant, settings.runs.per_tree),
+        family=families[WORKFLOW_RUN.name],
+    )
+    flows = RunService(runs, approvals, bus)
+    service_parts = ServiceParts(
+        *(database, bus, locks, store, workers),
+        approvals=approvals,
+        flows=flows,
+        policing=policing,
+        audit=audit,
+        families=families,
+        settings=settings,
+        names=settings.names.words,
+    )
+    service = Service(service_parts)
+    return _Parts(database, bus, locks, store, workers, policing, approvals, runs, flows, service)
+
+
+class _Preparation:
+    """Creates missing tables, checks what all processes of a plane must share, and starts to follow the policy."""
+
+    def __init__(
+        self, parts: _Parts, settings: Settings, stack: AsyncExitStack, *, serving: bool, read_only: bool
+    ) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._stack = stack
+        self._serving = serving
+        self._read_only = read_only
+        self._ready = False
+
+    async def run(self) -> None:
+        """Idempotent. A failed run can be repeated."""
+        if self._ready:
+            return
+        parts, serving = self._parts, self._serving
+        await prepare(parts.database)
+        if isinstance(leases := parts.locks.ports.store, SharesTransactions):
+            leases.ride(parts.database)  # in one file there is one writer
+        if not self._read_only:
+            await check_keys(parts.database, self._settings.names.keys, serving=serving)
+            await check_bus(parts.database, self._settings.bus, serving=serving)
+        await parts.bus.prepare()
+        await parts.service.resources.prepare()
+        await parts.policing.begin(apply_files=serving)  # before this process takes a lock
+        await parts.runs.prepare()
+        await parts.approvals.prepare()
+        # Not at the first signal: a process that opens a plane as its owner has then created all tables.
+        await prepare(parts.database, SIGNAL_SCHEMA)
+        if serving:
+            await self._stack.enter_async_context(parts.policing.running())
+        self._ready = True
 
 
 async def make_tables(settings: Settings) -> None:
@@ -229,7 +275,7 @@ async def make_tables(settings: Settings) -> None:
             pass  # the first lease creates the tables
 
 
-async def note_bus(settings: Settings) -> tuple[str | None, str]:
+async def switch_plane_bus(settings: Settings) -> tuple[str | None, str]:
     """Switch the plane to the bus that the settings name; see `plane.bus.registered_bus`."""
     await make_tables(settings)
     database = open_database(settings.database_url)
@@ -239,7 +285,7 @@ async def note_bus(settings: Settings) -> tuple[str | None, str]:
         await database.close()
 
 
-async def note_keys(settings: Settings) -> tuple[str | None, str]:
+async def switch_plane_keys(settings: Settings) -> tuple[str | None, str]:
     """Switch the plane to the key prefix that the settings name; see `plane.settings.key_prefix`."""
     await make_tables(settings)
     prefix = settings.names.keys

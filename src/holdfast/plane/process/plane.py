@@ -216,7 +216,7 @@ class Plane:
             clock=self._clock,
             entropy=self._entropy,
             instance=self._instance,
-            works=True,
+            serving=True,
             prepare_now=False,
             audit=self._audit,
         )

@@ -158,7 +158,11 @@ class Service:
     def flows(self) -> RunService:
         """Workflows, runs and approvals."""
         if self.parts.flows is None:
-            raise BadInput("flows", "there are none here", "open the plane as a whole: plane.opening.opened")
+            raise BadInput(
+                "flows",
+                "there are none here",
+                "open the plane with `open_components`",
+            )
         return self.parts.flows
 
     # Jobs.

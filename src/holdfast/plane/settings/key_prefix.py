@@ -43,8 +43,8 @@ _PUT: Final = sql("meta_put")
 _END: Final = "end all processes of the plane first; the lease of one that was killed ends with its TTL"
 
 
-async def check_keys(database: Database, prefix: str, *, works: bool = False) -> None:
-    """Return if this is the prefix of the plane, else raise `BadInput`. `works`: a process of the plane may set it."""
+async def check_keys(database: Database, prefix: str, *, serving: bool = False) -> None:
+    """Return if this is the prefix of the plane, else raise `BadInput`. `serving`: it may be set."""
 
     async def keep(tx: Tx) -> str | None:
         if await _known(tx) is None:
@@ -52,7 +52,7 @@ async def check_keys(database: Database, prefix: str, *, works: bool = False) ->
         return await _known(tx)  # another process may have been faster
 
     known = await database.read(_known)
-    if known is None and works:
+    if known is None and serving:
         known = await database.write(keep)
     _check(known, prefix)
 

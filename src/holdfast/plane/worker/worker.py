@@ -17,8 +17,8 @@ Promises:
 - Every message carries the fence of the lease, so a late message of an attempt without its lease is recognized. An
   attempt that knows that its lease is lost publishes nothing: its successor will.
 - A draining worker fetches nothing more, lets running attempts finish within the grace period, and returns the others:
-  nothing is acked that is not done. Functions are told to stop early enough to have `cancel_grace` within the grace
-  period; if `cancel_grace` is longer, it counts. The last second of it, or half, is for returning and closing.
+  no unfinished message is acked. Functions are interrupted early enough to have `cancel_grace` within the grace
+  period, or in `cancel_grace` if that is longer. The last second, or half of it, is for returning and closing.
 
 `job.started` is skipped where the message is not worth its cost. If the last attempt of a topic took less than
 `BRIEF_NS`, the next one is expected to be as short, and `job.started` is published only if it takes longer. The result
@@ -116,13 +116,13 @@ _log: Final = logging.getLogger("holdfast.plane.worker")
 
 
 class NotHere(LockBusy):
-    """This worker cannot run it now; another may. Contention, and not a failure of the message."""
+    """This worker cannot run the job now; another may. Contention, and not a failure of the message."""
 
 
 class Registry(Protocol):
     """Stores the heartbeats of workers. `plane.fleet.registry.Workers` is one."""
 
-    async def record(self, said: Heartbeat) -> bool:
+    async def record(self, heartbeat: Heartbeat) -> bool:
         """Store a heartbeat."""
         ...
 
@@ -135,20 +135,20 @@ class Registry(Protocol):
 class Drained:
     """How a worker ended."""
 
-    interrupted: int  # attempts that had to be stopped; their messages were nacked
-    stuck: int  # functions that ran on although they were told to stop
+    interrupted: int  # stopped attempts; their messages were nacked
+    stuck: int  # functions that did not stop when they were interrupted
 
     @property
     def finished(self) -> bool:
-        """Whether everything that had been begun was finished."""
+        """Whether all attempts finished."""
         return not self.interrupted and not self.stuck
 
 
 @dataclass(slots=True)
 class WorkerStatistics:
-    """Counts since the worker was made, and its present state."""
+    """Counts since the worker was created, and its present state."""
 
-    # How attempts ended. Each that was taken ends in exactly one of these, or is still active.
+    # How attempts ended. Each one with a lease is in exactly one of these, or is still active.
     taken: int = 0  # the lease was acquired
     succeeded: int = 0
     quarantined: int = 0  # succeeded, and the output must not be used
@@ -156,13 +156,13 @@ class WorkerStatistics:
     retried: int = 0  # failed, and another attempt may be made
     lost: int = 0  # the lease was lost: nothing was published, and the message was nacked
     stopped: int = 0  # the scheduler had ended the attempt
-    given_back: int = 0  # interrupted by the end of the worker, or because the bus or the database did not answer
-    outdated: int = 0  # a leftover of an attempt that is over; nothing was run
+    given_back: int = 0  # nacked: the worker ended, or the bus or the database did not answer
+    outdated: int = 0  # a message of a finished attempt; nothing was run
 
     # Rejected assignments.
     refused: int = 0  # not a topic of this worker
     full: int = 0  # no slot of its topic
-    passed_on: int = 0  # the same, and left for another worker that has one
+    passed_on: int = 0  # the same; nacked for another worker that has one
     busy: int = 0  # another worker runs it
     unreachable: int = 0  # the lease store, or the bus, did not answer
     turned_away: int = 0  # delivered while the worker was ending
@@ -171,7 +171,7 @@ class WorkerStatistics:
     # Besides.
     timed_out: int = 0  # ran into a time limit
     stalled: int = 0  # reported no progress for too long
-    overran: int = 0  # did not stop within the grace period when asked to
+    overran: int = 0  # did not stop within the grace period when interrupted
     beats: int = 0
     beats_failed: int = 0
     held: dict[str, Distribution] = field(default_factory=dict)  # by topic: how long attempts needed their lease
@@ -217,12 +217,12 @@ class Worker:
     ) -> None:
         """`pools`: all that the app has topics for, unless given. `concurrency`: slots in each pool.
 
-        `currency` is asked whether a message that was delivered before is still wanted; None: it is run in any case.
+        `currency` checks whether a message that was delivered before is stale; None: it is run in any case.
         `progress` stores what functions report with `ctx.progress()`; None: it is not stored.
         `name` must be this worker's alone. `lease_ttl` bounds how soon another takes over (30 s); the lease is renewed
-        every `lease_renew_every` (a third of that), and given up when `lease_failures` (3) renewals in a row failed.
+        every `lease_renew_every` (a third of that), and abandoned after `lease_failures` (3) failed renewals in a row.
         `family` names these leases: where the plane has a key prefix of its own, so must its workers.
-        `cancel_grace` is how long a function may go on after it was asked to stop, before its lease is given up.
+        `cancel_grace` is how long a function may continue after it was interrupted, before its lease is abandoned.
         `claim_leases` switches an optimization: leases that the claim of a message acquires.
         """
         self.name = _own_name(app) if name is None else check_name("name", name)
@@ -239,7 +239,7 @@ class Worker:
         self._leases_last = isinstance(store, SharesTransactions) and store.rides
         chosen = _chosen(app, pools)
         topics = [topic for topic, function in app.functions.items() if function.pool in chosen]
-        self._unheard = OutageLog(_log, "a heartbeat could not be stored", "heartbeats are stored again")
+        self._heartbeat_outage = OutageLog(_log, "a heartbeat could not be stored", "heartbeats are stored again")
         self._counts = WorkerStatistics(held={topic: Distribution() for topic in topics})
         self._threads = JobThreads(f"holdfast-{self.name}")
         self._draining = asyncio.Event()
@@ -283,7 +283,7 @@ class Worker:
 
     @property
     def capacity(self) -> int:
-        """The number of its slots, in all pools together."""
+        """Slots in all pools together."""
         return sum(each.slots for each in self._worker_pools)
 
     def running(self) -> list[Attempt]:
@@ -291,7 +291,7 @@ class Worker:
         return [attempt for each in self._worker_pools for attempt in each.attempts]
 
     async def start(self) -> None:
-        """Announce the worker and fetch assignments. Raises what prevents that."""
+        """Announce the worker and fetch assignments. Raises the error that prevents it."""
         if self._serving is not None:
             raise BadInput("worker", f"{self.name} was started before", "make another")
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -307,7 +307,7 @@ class Worker:
             await self._serving  # it ended before it was ready, in an error
 
     async def wait(self) -> None:
-        """Return when the worker has been drained; raise what ended it otherwise."""
+        """Return when the worker has drained; raise the error that ended it."""
         if self._serving is not None:
             await asyncio.shield(self._serving)
 
@@ -341,7 +341,7 @@ class Worker:
         await self.drain(GRACE if error is None else 0)
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
-        beating = asyncio.create_task(self._beat_on())
+        beating = asyncio.create_task(self._send_heartbeats())
         try:
             async with AsyncExitStack() as stack:
                 for each in self._worker_pools:
@@ -361,7 +361,7 @@ class Worker:
             if self._progress is not None:
                 await self._progress.close()
         for each in self._worker_pools:
-            await self._tell_registry(self._registry.leave(each.worker), each)
+            await self._update_registry(self._registry.leave(each.worker), each)
 
     def _consumption(self, worker_pool: WorkerPool) -> Consumption:
         shared, *own = worker_pool.subjects
@@ -377,14 +377,14 @@ class Worker:
         )
 
     async def _drain(self) -> None:
-        """Fetch nothing more; wait until all attempts are over, or must be told to stop, or `hurry` was called."""
+        """Stop fetching; wait until all attempts have ended, must be interrupted, or `hurry` was called."""
         for each in self._worker_pools:
             each.drain()
         self._beat_now.set()
         log_event(_log, logging.INFO, "worker drains", worker=self.name, running=len(self.running()))
         done = asyncio.gather(*(each.empty() for each in self._worker_pools))
         hurried = asyncio.create_task(self._hurried.wait())
-        left_ns = _undisturbed_ns(self._grace_ns, self._cancel_grace_ns)
+        left_ns = _finishing_ns(self._grace_ns, self._cancel_grace_ns)
         try:
             await asyncio.wait((done, hurried), timeout=left_ns / NS, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -395,11 +395,11 @@ class Worker:
             each.interrupt(_stopping_ns(self._grace_ns, self._cancel_grace_ns))
         self._hurried.set()
 
-    async def _beat_on(self) -> None:
-        """Send heartbeats: immediately when there is news, and every few seconds; not in step with other workers."""
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats: every few seconds, not in step with other workers, and immediately after a change."""
         while True:
             self._beat_now.clear()
-            await self._beat()
+            await self._send_heartbeat()
             spread = self._beat_every_ns // 5
             delay_ns = self._beat_every_ns - spread + self._entropy.below(2 * spread + 1)
             try:
@@ -408,13 +408,13 @@ class Worker:
             except TimeoutError:
                 continue
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         for each in self._worker_pools:
             heartbeat = each.heartbeat(self._clock.now().wall, self._host, self._pid)
-            self._counts.beats += await self._tell_registry(self._registry.record(heartbeat), each)
+            self._counts.beats += await self._update_registry(self._registry.record(heartbeat), each)
 
-    async def _tell_registry(self, request: Coroutine[Any, Any, bool], worker_pool: WorkerPool) -> bool:
-        """Send something to the registry. A worker that cannot reach it goes on."""
+    async def _update_registry(self, request: Coroutine[Any, Any, bool], worker_pool: WorkerPool) -> bool:
+        """Send a request to the registry. A worker that cannot reach it continues."""
         try:
             try:
                 async with asyncio.timeout(BEAT_TIMEOUT_S):
@@ -422,12 +422,12 @@ class Worker:
             except TimeoutError as error:
                 if isinstance(error, BackendError):
                     raise
-                raise Timeout(f"no answer within {BEAT_TIMEOUT_S:g} s") from None  # a store is slow: no riddle
-        except Exception as error:  # noqa: BLE001 - trouble of the registry must not become trouble of the worker
+                raise Timeout(f"no answer within {BEAT_TIMEOUT_S:g} s") from None
+        except Exception as error:  # noqa: BLE001 - an outage of the registry must not stop the worker
             self._counts.beats_failed += 1
-            self._unheard.met(error, worker=worker_pool.worker)
+            self._heartbeat_outage.met(error, worker=worker_pool.worker)
             return False
-        self._unheard.ended()
+        self._heartbeat_outage.ended()
         return True
 
     def __repr__(self) -> str:
@@ -436,7 +436,7 @@ class Worker:
 
 @dataclass(slots=True)
 class _Shared:
-    """What all attempts in one pool of one worker share."""
+    """Shared by all attempts in one pool of one worker."""
 
     worker: str  # the name of the worker in this pool
     bus: Bus
@@ -492,7 +492,7 @@ class WorkerPool:
         self.attempts: dict[Attempt, None] = {}  # the oldest first
         self._stuck: Counter[str] = Counter()  # by topic
         self._consumer: Consumer | None = None
-        self._left = asyncio.Event()  # an attempt is over
+        self._ended = asyncio.Event()  # an attempt has ended
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -503,7 +503,7 @@ class WorkerPool:
 
     @property
     def stuck(self) -> int:
-        """How many functions run on although they were told to stop."""
+        """How many functions did not stop when they were interrupted."""
         return self._stuck.total()
 
     @property
@@ -532,7 +532,7 @@ class WorkerPool:
         await self._empty.wait()
 
     def interrupt(self, within_ns: int) -> None:
-        """Stop the running attempts, and wait for each no longer than so."""
+        """Stop the running attempts, and wait at most `within_ns` for each."""
         self.interrupted += len(self.attempts)
         for attempt in self.attempts:
             attempt.interrupt(Interruption.DRAINED, "its worker is ending")
@@ -576,7 +576,7 @@ class WorkerPool:
         await self._run(Attempt(shared, assignment, job, delivery, may_be_over=late or again), job)
 
     async def stop(self, delivery: Delivery) -> None:
-        """Handle one message on `stop.<worker>`. An attempt that is not here any more needs no stop.
+        """Handle one message on `stop.<worker>`. An attempt that does not run here any more needs no stop.
 
         A message with a fence means the run under that fence, and not a later one of the same attempt.
         """
@@ -669,7 +669,7 @@ class WorkerPool:
             await attempt.run()
         finally:
             self.attempts.pop(attempt, None)
-            self._left.set()
+            self._ended.set()
             self._leave(attempt, job)
             if not self.attempts:
                 self._empty.set()
@@ -689,8 +689,8 @@ class WorkerPool:
         try:
             async with asyncio.timeout(ROOM_NS / NS):
                 while not self._has_slot(job):
-                    self._left.clear()
-                    await self._left.wait()
+                    self._ended.clear()
+                    await self._ended.wait()
         except TimeoutError:
             return False
         return not self.draining
@@ -742,7 +742,7 @@ class Attempt:
         self._early: tuple[Interruption, str] | None = None
 
     def interrupt(self, why: Interruption, reason: str) -> None:
-        """Ask it to stop, wherever it is."""
+        """Stop the attempt, before its function or in it."""
         if self.execution is None:
             self._early = self._early or (why, reason)
         else:
@@ -772,12 +772,12 @@ class Attempt:
         if ARMED:
             await areach("plane.worker.released")
 
-    # Before the function.
+    # Before the function is called.
 
     async def _acquire(self) -> Lease:
         shared, job = self._shared, self.assignment.job
         family: LockFamily = shared.family  # a test reads from this that the lock is a declared one
-        longest_s, stall_s = self._longest_s(), self._stall_s()
+        longest_s, stall_s = self._max_hold_s(), self._stall_s()
         if longest_s is None and stall_s is None:
             lock = shared.lock_of(job)
         else:
@@ -815,8 +815,8 @@ class Attempt:
 
     async def _give_up(self, lease: Lease, letter: DeadLetterDecision) -> None:
         log_event(_log, logging.ERROR, "an attempt has failed for good", job=self.assignment.job, reason=letter.reason)
-        said = outcome.failed(letter.reason, retryable=False)
-        await self._report(said, lease, {"code": str(letter.code), "took_ns": None})
+        failure = outcome.failed(letter.reason, retryable=False)
+        await self._report(failure, lease, {"code": str(letter.code), "took_ns": None})
 
     def _stall_s(self) -> float | None:
         """When its lease ends without progress: the backstop where a function blocks the event loop."""
@@ -824,8 +824,8 @@ class Attempt:
             return None
         return (self._job.stall_after_ns + self._shared.cancel_grace_ns) / NS + self._shared.family.ttl
 
-    def _longest_s(self) -> float | None:
-        """The longest time for which its lease is renewed: a function that blocks the loop blocks its time limit too.
+    def _max_hold_s(self) -> float | None:
+        """How long its lease is renewed: a function that blocks the loop blocks its time limit too.
 
         The renewer would renew forever; so the lease ends automatically, a TTL after the attempt should be over.
         """
@@ -837,7 +837,7 @@ class Attempt:
         return max(0, limit_ns + self._shared.cancel_grace_ns) / NS + self._shared.family.ttl
 
     def _limit_ns(self, since: Instant) -> int | None:
-        """How long it may run: the least of the limits of the job, its function and its deadline."""
+        """The time limit: the least of those of the job, its function and its deadline."""
         assignment = self.assignment
         until_ns = None if assignment.deadline_ns is None else assignment.deadline_ns - since.wall
         limits = (assignment.timeout_ns, self._job.timeout_ns, until_ns)
@@ -865,13 +865,13 @@ class Attempt:
             shared.learn(assignment.topic, took_ns := elapsed_ns(since, shared.clock.now()))
             if ARMED:
                 await areach("plane.worker.ran")
-            said = self._outcome(ended, lease, limit_ns)
-            if said is None:
+            reported = self._outcome(ended, lease, limit_ns)
+            if reported is None:
                 return
             await start.finish()
         finally:
             start.cancel()
-        await self._report(said, lease, {"took_ns": took_ns})
+        await self._report(reported, lease, {"took_ns": took_ns})
 
     async def _execute(self, lease: Lease, since: Instant, limit_ns: int | None) -> Ended | Unfinished:
         """Call the function. Interrupt it when its lease is lost, its time is over, or it reports no progress."""
@@ -962,17 +962,17 @@ class Attempt:
         )
         await self._publish(message, lease, lambda: shared.bus.publish([message]))
 
-    async def _report(self, said: Outcome, lease: Lease, more: Mapping[str, Any]) -> None:
+    async def _report(self, reported: Outcome, lease: Lease, more: Mapping[str, Any]) -> None:
         shared = self._shared
-        message = _finished(shared, self.assignment, lease, {**said.body(), **more})
+        message = _finished(shared, self.assignment, lease, {**reported.body(), **more})
         if shared.progress is not None and self.context is not None and self.context.has_emitted:
             flush = partial(shared.progress.flush, self.assignment.job, lease.fence)
             await self._publish(message, lease, flush)
         await self._publish(message, lease, lambda: shared.bus.publish([message]))
         if ARMED:
             await areach("plane.worker.said")
-        shared.finished.keep(self.assignment.name, message, said.size)
-        self._count(said)
+        shared.finished.keep(self.assignment.name, message, reported.size)
+        self._count(reported)
 
     async def _publish(self, message: Message, lease: Lease, publish: Callable[[], Awaitable[None]]) -> None:
         """Publish, and try again while the lease is held and the worker is not in a hurry."""
@@ -995,20 +995,20 @@ class Attempt:
                 async with asyncio.timeout(delay_ns / NS):
                     await shared.hurried.wait()
 
-    def _count(self, said: Outcome) -> None:
+    def _count(self, reported: Outcome) -> None:
         statistics = self._shared.statistics
-        if said.status is Status.SUCCEEDED:
+        if reported.status is Status.SUCCEEDED:
             statistics.succeeded += 1
-        elif said.status is Status.QUARANTINED:
+        elif reported.status is Status.QUARANTINED:
             statistics.quarantined += 1
-        elif said.retryable:
+        elif reported.retryable:
             statistics.retried += 1
         else:
             statistics.failed += 1
 
 
 class _StartReport:
-    """Publishes `job.started`: before the function is called, or while it runs, or not at all."""
+    """Publishes `job.started`: before the function is called, while it runs, or never."""
 
     def __init__(self, publish: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._publish = publish
@@ -1017,7 +1017,7 @@ class _StartReport:
         self.begun = False  # it was published, or may have been
 
     async def publish(self, *, brief: bool) -> None:
-        """Publish it now, or after a while if the attempt should be over by then."""
+        """Publish it now; if the attempt is expected to be brief, only after `BRIEF_NS`."""
         if not brief:
             self.begun = True
             await self._publish()
@@ -1090,13 +1090,13 @@ def _finished(shared: _Shared, assignment: Assignment, lease: Lease, body: Mappi
     )
 
 
-def _undisturbed_ns(grace_ns: int, cancel_grace_ns: int) -> int:
-    """How long attempts may go on, if all of them are to be over with the grace period: stopping takes time, too."""
+def _finishing_ns(grace_ns: int, cancel_grace_ns: int) -> int:
+    """The part of the grace period in which attempts may finish; the rest is for stopping."""
     return max(0, grace_ns - cancel_grace_ns - SETTLE_NS)
 
 
 def _stopping_ns(grace_ns: int, cancel_grace_ns: int) -> int:
-    """How long a drain waits for functions that were told to stop, so that there is time for the rest of its end."""
+    """How long a drain waits for interrupted functions. The rest is for returning and closing."""
     whole_ns = max(grace_ns, cancel_grace_ns)
     return min(cancel_grace_ns, whole_ns - min(SETTLE_NS, whole_ns // 2))
 

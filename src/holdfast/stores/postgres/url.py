@@ -7,7 +7,7 @@ store: `schema` (default `holdfast`) contains the tables, and `pool_max` is the 
 in a process (default 10). One more connection listens for releases while a caller waits.
 
 Promises: nothing is sent anywhere; no text made here contains a password. Another host means verified TLS
-(`runtime.postgres_tls`), unless the URL says otherwise.
+(`runtime.postgres_driver`), unless the URL says otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.errors import BadInput
-from holdfast.runtime.postgres_tls import tls_options
+from holdfast.runtime.postgres_driver import tls_options
 from holdfast.stores.registry import redacted
 from holdfast.types import check_label
 

@@ -21,7 +21,7 @@ from holdfast.guards.postgres_records import PostgresRecord
 from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.naming import NatsNames
 from holdfast.plane.db.open import open_database
-from holdfast.runtime.postgres_tls import VERIFIED, tls_options
+from holdfast.runtime.postgres_driver import VERIFIED, tls_options
 from holdfast.runtime.run_sync import run_now
 from holdfast.types import NS
 from support.fixtures.tls import TlsFiles

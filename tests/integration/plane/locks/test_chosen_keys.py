@@ -20,7 +20,7 @@ from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, WORKER_JOB, S
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.process.components import Components, note_bus, note_keys, open_components
+from holdfast.plane.process.components import Components, open_components, switch_plane_bus, switch_plane_keys
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.scheduler.scheduler import report_of
 from holdfast.plane.service.service import Caller
@@ -173,32 +173,32 @@ async def test_every_key_of_a_running_plane_begins_with_the_word(places: Setting
     assert {key.partition(":")[0] for found in keys.of.values() for key in found} == {"acme"}
 
 
-@pytest.mark.parametrize("works", [False, True], ids=["a command", "a process of the plane"])
-async def test_another_word_than_that_of_the_first_process_is_refused(tmp_path: Path, works: bool) -> None:
+@pytest.mark.parametrize("serving", [False, True], ids=["a command", "a process of the plane"])
+async def test_another_word_than_that_of_the_first_process_is_refused(tmp_path: Path, serving: bool) -> None:
     settings = on_one_file(tmp_path)
-    async with open_components(settings, works=True):
+    async with open_components(settings, serving=True):
         pass
     with pytest.raises(BadInput, match=r"begin with acme:, and here they would begin with holdfast:"):
-        async with open_components(on_one_file(tmp_path, NameSettings()), works=works):
+        async with open_components(on_one_file(tmp_path, NameSettings()), serving=serving):
             pass
-    async with open_components(settings, works=works):
+    async with open_components(settings, serving=serving):
         pass
 
 
 async def test_a_plane_without_any_process_refuses_no_command_and_the_first_process_chooses(tmp_path: Path) -> None:
     async with open_components(on_one_file(tmp_path, NameSettings())) as components:
         await submitted(components)
-    assert await note_keys(on_one_file(tmp_path)) == (None, "acme")
-    async with open_components(on_one_file(tmp_path), works=True):
+    assert await switch_plane_keys(on_one_file(tmp_path)) == (None, "acme")
+    async with open_components(on_one_file(tmp_path), serving=True):
         pass
 
 
 async def test_a_plane_of_an_older_version_has_the_default_word(tmp_path: Path) -> None:
-    await note_bus(on_one_file(tmp_path))  # all that an older version has stored about itself
+    await switch_plane_bus(on_one_file(tmp_path))  # all that an older version has stored about itself
     with pytest.raises(BadInput, match=r"names\.keys: the keys of this plane begin with holdfast:"):
-        async with open_components(on_one_file(tmp_path), works=True):
+        async with open_components(on_one_file(tmp_path), serving=True):
             pass
-    assert await note_keys(on_one_file(tmp_path)) == ("holdfast", "acme")
+    assert await switch_plane_keys(on_one_file(tmp_path)) == ("holdfast", "acme")
 
 
 async def test_a_switch_is_refused_while_a_lease_is_held_or_a_worker_lives(places: Settings) -> None:
@@ -206,14 +206,14 @@ async def test_a_switch_is_refused_while_a_lease_is_held_or_a_worker_lives(place
     async with Plane(places, {"reconciler"}) as plane:
         await until(lambda: plane.health()[0].detail["leader"])
         with pytest.raises(LockBusy, match=r"acme:reconciler:default is held by .*; end all processes of the plane"):
-            await note_keys(other)
+            await switch_plane_keys(other)
     async with Plane(places, {"worker"}, app=an_app()) as plane:
         (worker,) = plane.health()[0].detail["workers"]
         with pytest.raises(LockBusy, match=f"the worker {worker} is alive; end all processes of the plane"):
-            await note_keys(other)
-        async with open_components(places, works=True):
+            await switch_plane_keys(other)
+        async with open_components(places, serving=True):
             pass  # a refused switch has changed nothing
-    assert await note_keys(other) == ("acme", "holdfast")
+    assert await switch_plane_keys(other) == ("acme", "holdfast")
 
 
 async def test_a_process_that_held_no_lease_when_the_plane_was_switched_ends(
@@ -221,7 +221,7 @@ async def test_a_process_that_held_no_lease_when_the_plane_was_switched_ends(
 ) -> None:
     monkeypatch.setattr(key_prefix, "POLL_S", 0.05)
     async with Plane(on_one_file(tmp_path), {"scheduler"}) as idle:
-        await note_keys(on_one_file(tmp_path, NameSettings()))
+        await switch_plane_keys(on_one_file(tmp_path, NameSettings()))
         async with asyncio.timeout(60):
             with pytest.raises(BadInput, match="begin with holdfast:, and here they would begin with acme:"):
                 await idle.wait()
@@ -238,7 +238,7 @@ async def test_work_from_before_a_switch_goes_on_after_it_under_higher_fences(pl
         old = await worker.components.service.job(ME, job.id)
         gate.go.set()  # its result is sent, and not handled before the switch
         await until(lambda: worker.health()[0].detail["active"] == 0)
-    assert (await note_keys(places))[0] == "holdfast"
+    assert (await switch_plane_keys(places))[0] == "holdfast"
     async with Plane(places, {"scheduler", "worker", "replayer"}, app=an_app()) as plane:
         done, later = await ended(plane.components, job), await ended(plane.components, waiting)
     assert (done.state, done.attempt) == (JobState.SUCCEEDED, 1)

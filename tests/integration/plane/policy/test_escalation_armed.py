@@ -161,8 +161,8 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             escalation=EscalationSettings(armed=True),
         )
         async with (
-            open_components(settings, works=True, clock=clock, instance="a") as a,
-            open_components(settings, works=True, clock=clock, instance="b") as b,
+            open_components(settings, serving=True, clock=clock, instance="a") as a,
+            open_components(settings, serving=True, clock=clock, instance="b") as b,
         ):
             assert "holdfast_workflow_lock_fallback_total 0.0" in scraped(a)
             await a.service.policy.set("high", "fail_open", actor="ada", reason="release", source=PolicySource.COMMAND)

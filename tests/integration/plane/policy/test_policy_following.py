@@ -255,8 +255,8 @@ async def test_two_planes_on_one_file_follow_one_policy_and_their_settings_speak
         exercise=ExerciseSettings(family="workflow.run", share=0.5),
     )
     async with (
-        open_components(settings, works=True, instance="a") as a,
-        open_components(settings, works=True, instance="b") as b,
+        open_components(settings, serving=True, instance="a") as a,
+        open_components(settings, serving=True, instance="b") as b,
     ):
         assert a.locks.policy.current() == {"high": "fail_closed", "low": "fail_open", "money": "fail_open"}
         assert [each.share for each in b.locks.exercise.current()] == [0.5]

@@ -21,7 +21,7 @@ async def test_a_run_that_may_go_on_without_the_store_waits_for_a_busy_file(
     tmp_path: Path, leases: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(database=f"sqlite:///{tmp_path}/plane.db", leases=f"sqlite:///{tmp_path}/{leases}")
-    async with open_components(settings, works=True) as components:
+    async with open_components(settings, serving=True) as components:
         await components.locks.ping()
         other = sqlite3.connect(tmp_path / leases, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

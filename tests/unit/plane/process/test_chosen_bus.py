@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import BadInput
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import note_bus, open_components
+from holdfast.plane.process.components import open_components, switch_plane_bus
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 
@@ -24,14 +24,14 @@ def embedded(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("works", [False, True], ids=["a command", "a process of the plane"])
-async def test_whoever_names_another_bus_than_the_first_process_is_refused(embedded: Settings, works: bool) -> None:
-    async with open_components(embedded, works=True):
+@pytest.mark.parametrize("serving", [False, True], ids=["a command", "a process of the plane"])
+async def test_whoever_names_another_bus_than_the_first_process_is_refused(embedded: Settings, serving: bool) -> None:
+    async with open_components(embedded, serving=True):
         pass
     with pytest.raises(BadInput, match="speaks through the database, and here it would be NATS, in the stream MINE"):
-        async with open_components(replace(embedded, bus=NATS), works=works):
+        async with open_components(replace(embedded, bus=NATS), serving=serving):
             pass
-    async with open_components(embedded, works=works):
+    async with open_components(embedded, serving=serving):
         pass
 
 
@@ -39,13 +39,13 @@ async def test_whoever_names_another_bus_than_the_first_process_is_refused(embed
 async def test_a_plane_that_has_had_no_process_refuses_nobody_and_commands_have_no_say(embedded: Settings) -> None:
     async with open_components(embedded) as components:
         await components.service.submit(ME, Submission("t"))
-    assert await note_bus(replace(embedded, bus=NATS)) == (None, "NATS, in the stream MINE")
+    assert await switch_plane_bus(replace(embedded, bus=NATS)) == (None, "NATS, in the stream MINE")
 
 
 @pytest.mark.asyncio
 async def test_another_name_of_the_server_is_the_same_bus_and_another_stream_is_not(embedded: Settings) -> None:
-    await note_bus(replace(embedded, bus=NATS))
-    assert (await note_bus(replace(embedded, bus="tls://other:4222,third:4222?replicas=3&stream=MINE")))[0] == (
+    await switch_plane_bus(replace(embedded, bus=NATS))
+    assert (await switch_plane_bus(replace(embedded, bus="tls://other:4222,third:4222?replicas=3&stream=MINE")))[0] == (
         "NATS, in the stream MINE"
     )
     with pytest.raises(BadInput, match="in the stream MINE, and here it would be NATS, in the stream HOLDFAST"):
@@ -57,6 +57,6 @@ async def test_another_name_of_the_server_is_the_same_bus_and_another_stream_is_
 async def test_whoever_only_looks_needs_no_bus(embedded: Settings) -> None:
     async with open_components(embedded) as components:
         job, _ = await components.service.submit(ME, Submission("t"))
-    await note_bus(replace(embedded, bus=NATS))
+    await switch_plane_bus(replace(embedded, bus=NATS))
     async with open_components(embedded, read_only=True) as components:
         assert (await components.service.job(ME, job.id)).state is JobState.PENDING

@@ -32,12 +32,15 @@ def counted(components: Components) -> object:
 @pytest.mark.requires("R64", "R80")
 async def test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path}/plane.db?synchronous=normal"
-    async with asyncio.timeout(60), open_components(Settings(database=database), works=True) as well:
+    async with asyncio.timeout(60), open_components(Settings(database=database), serving=True) as well:
         await well.flows.define(ME, from_document(STEPS))
         await well.flows.start(ME, "two", run_id="checked")
         await engine_of(well).move("checked", CheckRun())
         assert counted(well) == 0
-    async with asyncio.timeout(60), open_components(Settings(database=database, leases=NOWHERE), works=True) as cut_off:
+    async with (
+        asyncio.timeout(60),
+        open_components(Settings(database=database, leases=NOWHERE), serving=True) as cut_off,
+    ):
         await cut_off.flows.start(ME, "two", run_id="unchecked")
         engine = engine_of(cut_off)
         await engine.move("unchecked", CheckRun())

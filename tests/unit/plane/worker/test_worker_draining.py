@@ -17,7 +17,7 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
 from holdfast.plane.worker.executor import Interruption
-from holdfast.plane.worker.worker import Worker, _stopping_ns, _undisturbed_ns
+from holdfast.plane.worker.worker import Worker, _finishing_ns, _stopping_ns
 from holdfast.types import NS
 from support.fixtures.databases import until
 from support.fixtures.workers import Gate, SocketListener, WorkerStage
@@ -137,7 +137,7 @@ async def test_the_time_to_stop_is_part_of_the_grace_period_and_not_on_top_of_it
 
 @pytest.mark.parametrize(("grace", "cancel_grace", "left_alone"), [(30, 5, 24), (5, 5, 0), (1, 5, 0), (0, 0, 0)])
 async def test_what_runs_is_left_alone_until_it_must_be_told(grace: int, cancel_grace: int, left_alone: int) -> None:
-    assert _undisturbed_ns(grace * NS, cancel_grace * NS) == left_alone * NS
+    assert _finishing_ns(grace * NS, cancel_grace * NS) == left_alone * NS
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_what_was_told_to_stop_is_waited_for_until_the_rest_of_the_end_nee
     grace_ns, cancel_grace_ns = round(grace * NS), round(cancel_grace * NS)
     assert _stopping_ns(grace_ns, cancel_grace_ns) == waited * NS
     whole_ns = max(grace_ns, cancel_grace_ns)
-    assert _undisturbed_ns(grace_ns, cancel_grace_ns) + waited * NS + min(NS, whole_ns / 2) <= whole_ns
+    assert _finishing_ns(grace_ns, cancel_grace_ns) + waited * NS + min(NS, whole_ns / 2) <= whole_ns
 
 
 async def test_the_end_does_not_wait_for_a_function_that_was_told_to_stop_before_and_has_hours_for_it(

@@ -31,7 +31,7 @@ from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, Unavailable
 from holdfast.plane.db.ports import STANDSTILL_NS
 from holdfast.plane.db.postgres.errors import of_connecting
-from holdfast.runtime.postgres_tls import tls_options
+from holdfast.runtime.postgres_driver import tls_options
 from holdfast.types import MS, NS
 
 Connection: TypeAlias = psycopg.AsyncConnection[Any]

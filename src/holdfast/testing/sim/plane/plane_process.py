@@ -39,7 +39,7 @@ class SimPlane(Plane):
                     *(self.settings, host.locks, self._database),
                     clock=host.clock,
                     entropy=host.entropy,
-                    works=True,
+                    serving=True,
                     prepare_now=False,
                 )
                 async with on as components:

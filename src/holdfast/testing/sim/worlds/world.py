@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from holdfast.aio.lease import AnyLease
 from holdfast.core.history.events import EventKind, Record
@@ -25,8 +25,12 @@ from holdfast.testing.sim.environment.logs import listening
 from holdfast.testing.sim.environment.loop import SimLoop, end_tasks
 from holdfast.testing.sim.environment.network import Network
 from holdfast.testing.sim.environment.observer import Restamper
+from holdfast.testing.sim.worlds.elected import Election
 from holdfast.testing.sim.worlds.faults import Profile, Swarm, draw_swarm
-from holdfast.testing.sim.worlds.profiles import scene_of
+from holdfast.testing.sim.worlds.guarded import GuardedScene
+from holdfast.testing.sim.worlds.long_sessions import LongScene
+from holdfast.testing.sim.worlds.profile import Scene
+from holdfast.testing.sim.worlds.quorum_world import QuorumScene
 from holdfast.testing.sim.worlds.sessions import BETWEEN, visits
 from holdfast.types import NS
 
@@ -35,6 +39,13 @@ DRAIN_NS = 120 * NS
 RECOVERY_NS = 60 * NS
 LINES_AT_ONCE = 500
 POLICY = {"low": "fail_open", "patient": "wait"}
+_SCENES: Final[dict[Profile, type[Scene]]] = {
+    Profile.BUSY: Scene,
+    Profile.LONG: LongScene,
+    Profile.GUARDED: GuardedScene,
+    Profile.ELECTED: Election,
+    Profile.QUORUM: QuorumScene,
+}
 _CHECKED = {
     *(
         EventKind.GRANTED,
@@ -93,7 +104,7 @@ class SimWorld:
         self._below = drawing(self.chance)
         self.network = Network(self.loop, self.entropy("network").random, self.trace)
         self.keys = [f"key-{number}" for number in range(self.swarm.keys)]
-        self.scene = scene_of(self)
+        self.scene = _SCENES[self.swarm.profile](self)
         self.servers = self.scene.servers()
         self.server = self.servers[0]
         self.resources = {key: self.scene.resource(key) for key in self.keys}
