@@ -104,6 +104,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert "holdfast = holdfast.cli:main" in commands
+    assert "[pytest11]\nholdfast = holdfast.testing.pytest_plugin" in commands
     assert len(licenses) == 1
 
 

@@ -217,9 +217,11 @@ def make_manager(
     policy_file: str | Path | None,
     observers: Sequence[Observer],
     request_timeout: Duration,
+    clock: Clock | None = None,
+    make_ticks: MakeTicks | None = None,
 ) -> LeaseManager:
-    """The shared parts of one `Locks`."""
-    clock = SystemClock()
+    """The shared parts of one `Locks`. `clock` and `make_ticks` are for tests that move the time."""
+    clock = SystemClock() if clock is None else clock
     recorder = Recorder(_checked(observers), clock)
     owner = partial(this_owner, service, instance)
     return LeaseManager(
@@ -230,6 +232,7 @@ def make_manager(
         policy=policy_switch(policy, policy_file, clock, recorder, str(owner())),
         owner=owner,
         request_timeout_ns=duration_ns("request_timeout", request_timeout, low_ns=10 * MS, high_ns=60_000 * MS),
+        make_ticks=make_ticks,
         collections=garbage_collections(),
     )
 
