@@ -12,6 +12,7 @@ from typing import Final
 
 from holdfast.drills.env import clocks
 from holdfast.drills.env.stage import DrillHarness
+from holdfast.drills.incidents import incident_run
 from holdfast.drills.model import DrillPlan, Guard, Need
 from holdfast.drills.scenarios import (
     clock_jump,
@@ -32,6 +33,8 @@ from holdfast.drills.scenarios import (
 )
 from holdfast.drills.scenarios import kill as killing
 from holdfast.errors import BadInput
+
+INCIDENTS_DRILL: Final = "incidents"
 
 NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -54,6 +57,17 @@ NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "bounded.",
         "rolling-restart": "Every process of a plane replaced under load: no job lost or repeated, no lease "
         "waited out.",
+        "hung-handler": "Handlers fill all slots and never return: `holdfast why` and an alert must name them.",
+        "flush": "A Redis forgets the leases of running jobs: `holdfast why` and an alert must name that.",
+        "slow-store": "Each answer of a Redis takes three seconds: it must be called slow, and not down.",
+        "bus-outage": "NATS is killed: `holdfast why` and an alert must name it.",
+        "database-outage": "Postgres is killed: it must be named, and no innocent server.",
+        "clock-skew": "The clock of a worker is an hour ahead: `holdfast why` and an alert must name it.",
+        "poison": "A job kills every worker that runs it: it must be named before more workers die.",
+        "tenant-flood": "One tenant fills the queue: it must be named, and not a lack of workers.",
+        "disk-full": "The disk of the database is full: `holdfast why` and an alert must name it (needs root).",
+        "topic-without-workers": "Jobs wait for a topic that no worker serves: it must be named.",
+        INCIDENTS_DRILL: "Every incident: which ones `holdfast why` and the alerts name, and how soon.",
         "soak": "The other drills in rounds for the given --duration, beside processes whose memory, "
         "threads and files must stay flat.",
     }
@@ -62,6 +76,7 @@ NAMES: Final[Mapping[str, str]] = MappingProxyType(
 
 SLACK_S: Final = 60.0  # for processes to start on a busy machine
 _KILLS: Final = 6
+INCIDENT_S: Final = 15.0  # of one incident
 _CLOCK_S: Final = 30.0
 
 
@@ -141,6 +156,10 @@ def _rolling_restart(stage: DrillHarness, seconds: float) -> None:
 
 def _soak(stage: DrillHarness, seconds: float) -> None:
     soak.play(stage, seconds, drill)
+
+
+def _incidents(*names: str) -> Callable[[DrillHarness, float], None]:
+    return lambda stage, _seconds: incident_run.play(stage, names or stage.plan.incidents)
 
 
 def _quick(stage: DrillHarness, seconds: float) -> None:
@@ -252,6 +271,30 @@ DRILLS: Final = (
         ttls=0,
         play=_rolling_restart,
         plane=True,
+        cuts=False,
+    ),
+    *(
+        Drill(
+            each,
+            NAMES[each],
+            ("R25",),
+            Need.FLEET,
+            seconds=INCIDENT_S,
+            ttls=0,
+            play=_incidents(each),
+            cuts=False,
+        )
+        for each in NAMES
+        if each in incident_run.NAMED
+    ),
+    Drill(
+        INCIDENTS_DRILL,
+        NAMES[INCIDENTS_DRILL],
+        ("R25",),
+        Need.FLEET,
+        seconds=INCIDENT_S * len(incident_run.NAMED),
+        ttls=0,
+        play=_incidents(),
         cuts=False,
     ),
     Drill(

@@ -136,6 +136,16 @@ def thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tupl
     return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
 
 
+class IncidentScore(NamedTuple):
+    """Whether an incident was named, in time, by `holdfast why` and by an alert."""
+
+    incident: str
+    found: bool
+    top: str  # the first finding at the end
+    seconds: float | None  # from the fault to the finding; None: it was not found
+    alert: str  # the alert whose condition holds; "": none
+
+
 @dataclass(slots=True)
 class SceneRecord:
     """The events of one arrangement."""
@@ -154,11 +164,17 @@ class SceneRecord:
     excuses: frozenset[str] = frozenset()  # rules that no store promises under this fault; reported, not counted
     unread: int = 0  # unreadable lines of ledgers: a killed process may leave one
     dropped: int = 0  # records that a ledger could not write
+    score: IncidentScore | None = None  # of an incident
 
     @property
     def bites(self) -> bool:
         """Whether a loss is required: without one, the drill proves nothing about guards."""
         return self.guard in (Guard.OFF, Guard.WRITES)
+
+
+def scores(scenes: Iterable[SceneRecord]) -> list[IncidentScore]:
+    """The scores of all incidents among some scenes."""
+    return [each.score for each in scenes if each.score is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +227,7 @@ class DrillPlan:
     waiters: int | None = None  # of `storm`; None: the default
     keys: int | None = None
     deployment: Deployment | None = None  # for planes; None: their own SQLite file
+    incidents: tuple[str, ...] = ()  # of `incidents`; none: all
 
     @property
     def load(self) -> float:
@@ -242,6 +259,7 @@ class Need(StrEnum):
     SERVERS = "its own Redis servers"  # they are killed and replaced
     CLOCKS = "its own stores, and gcc"  # their clocks are moved
     STORES = "its own stores"  # all kinds, and each is broken
+    FLEET = "its own fleet and servers"  # processes are killed, and servers are broken
 
 
 # These drills break their own stores, so they accept neither a URL nor a kind of store.
@@ -251,5 +269,6 @@ OWN_ONLY: Final = MappingProxyType(
         Need.SERVERS: "its own Redis servers",
         Need.CLOCKS: "its own Redis server and SQLite file",
         Need.STORES: "its own SQLite files and Redis servers",
+        Need.FLEET: "its own fleet and servers",
     }
 )

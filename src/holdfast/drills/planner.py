@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast.drills.catalog import Drill
 from holdfast.drills.env.deployment import Deployment
 from holdfast.drills.env.stores import OWN
+from holdfast.drills.incidents.incident_list import incident
 from holdfast.drills.model import OWN_ONLY, DrillPlan, Need
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS, duration_ns
@@ -18,6 +20,7 @@ _FAULTS: Final = {
     Need.SERVERS: "fail over a server",
     Need.CLOCKS: "move the clock of a server",
     Need.STORES: "break a store for that long",
+    Need.FLEET: "break a fleet",
 }
 _LONGEST_NS: Final = 3600 * NS
 _SOAK_NS: Final = 7 * 86_400 * NS
@@ -36,6 +39,7 @@ def planned(
     waiters: int | None = None,
     keys: int | None = None,
     deployment: Deployment | None = None,
+    incidents: Sequence[str] = (),
 ) -> DrillPlan:
     """Return a plan, or raise `BadInput` with the option and the fix."""
     if store is not None and store not in OWN:
@@ -44,7 +48,7 @@ def planned(
         raise BadInput("--store", "cannot be combined with --url", "use one of them")
     if store == "sqlite" and drill.need is Need.NETWORK:
         raise BadInput("--store", f"{drill.name} needs {drill.need}", "use --store redis")
-    if drill.need in (Need.SERVERS, Need.CLOCKS, Need.STORES):
+    if drill.need in _FAULTS:
         _refuse_others(drill, url, store)
     if url is not None and drill.need is Need.PLANE:
         raise BadInput("--url", f"{drill.name} runs on {drill.need}, not on leases alone", "omit it")
@@ -55,7 +59,8 @@ def planned(
     longest = _SOAK_NS if drill.need is Need.STORES else _LONGEST_NS
     length = None if duration is None else duration_ns("--duration", duration, low_ns=NS, high_ns=longest) / NS
     crowd = _count("--waiters", waiters, _WAITERS_MAX), _count("--keys", keys, _KEYS_MAX)
-    return DrillPlan(url, store or "sqlite", lease, bound, length, seed, *crowd, deployment)
+    chosen = tuple(incident(each).name for each in incidents)
+    return DrillPlan(url, store or "sqlite", lease, bound, length, seed, *crowd, deployment, chosen)
 
 
 def _count(option: str, number: int | None, most: int) -> int | None:

@@ -117,6 +117,11 @@ WHYS = {
         leases=MissingLeases(8, (), {"worker.job": 16}, 16, 3, 0, 900.0),
         store=replace(_REDIS, about={"cmdstat_flushall": "calls=1,usec=9", "uptime_in_seconds": "99"}),
     ),
+    "store memory full": _case(
+        "it uses 2 MB of 2 MB (maxmemory) and refuses writes",
+        everything(store=replace(_REDIS, about={"maxmemory": "2000000", "used_memory": "1999999"})),
+        store=replace(_REDIS, about={"maxmemory": "2000000", "used_memory": "2000000"}),
+    ),
     "store evicts": _case("may evict keys", store=replace(_REDIS, about={"maxmemory_policy": "allkeys-lru"})),
     "clock of this host": _case("is 60 s ahead of", everything(clock=ClockFact(1.9, 0.1)), clock=ClockFact(60.0, 0.1)),
     "disk low": _case("nearly full", room=RoomFact((replace(_ROOM, free=40_000_000),), 16_000_000)),

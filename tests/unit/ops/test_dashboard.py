@@ -57,6 +57,7 @@ OFF_PANEL = {
     "holdfast_http_connections": "bounded by the server; connections that it closes are shown",
     "holdfast_otel_exports_total": "what does not arrive cannot be seen there; the log says it",
     "holdfast_plane_dead_letters": ALERTED,
+    "holdfast_plane_deadly_jobs": ALERTED,
     "holdfast_plane_hung_attempts": ALERTED,
     "holdfast_plane_longest_attempt_seconds": ALERTED,
     "holdfast_plane_oldest_approval_seconds": ALERTED,

@@ -84,6 +84,9 @@ Waiters = Annotated[
 Keys = Annotated[
     int | None, typer.Option("--keys", metavar="N", help="Number of concurrent leases. [dim]\\[default: 100,000][/dim]")
 ]
+Only = Annotated[
+    str | None, typer.Option("--only", metavar="NAMES", help="Play only these incidents, such as flush,poison.")
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of random choices.")]
 
 
@@ -95,7 +98,7 @@ def add_to(app: typer.Typer) -> None:
     group.callback(invoke_without_command=True)(print_help)
     group.command("list")(list_)
     for name, shows in NAMES.items():
-        group.command(name, help=shows, epilog=EPILOG)(_storm if name == "storm" else _command(name))
+        group.command(name, help=shows, epilog=EPILOG)(_command_of(name))
     group.command("mark")(mark)
     group.command("unmark")(unmark)
     app.command("demo", help="Short for `holdfast drill quick`.", epilog=EPILOG)(_command("quick"))
@@ -122,6 +125,32 @@ def list_(json: Json = False) -> None:
     for each in DRILLS:
         table.add_row(cell(each.name, "bold"), f"{each.seconds:.0f} s", cell(str(each.need)), cell(each.shows))
     put_table(table)
+
+
+def _command_of(name: str) -> Callable[..., int]:
+    """The command of a drill, with the options that it has."""
+    from holdfast.drills.catalog import INCIDENTS_DRILL
+    from holdfast.drills.incidents.incident_run import NAMED
+
+    if name == "storm":
+        return _storm
+    if name == INCIDENTS_DRILL:
+        return _incidents
+    return _incident(name) if name in NAMED else _command(name)
+
+
+def _incident(name: str) -> Callable[..., int]:
+    def command(report: ReportFile = None, json: Json = False) -> int:
+        return play(name, None, None, {"store": None}, report, as_json=json)
+
+    return command
+
+
+def _incidents(only: Only = None, report: ReportFile = None, json: Json = False) -> int:
+    names = [each.strip() for each in (only or "").split(",") if each.strip()]
+    if only is not None and not names:
+        raise BadInput("--only", "names no incident", "use names such as flush,poison")
+    return play("incidents", None, None, {"store": None, "incidents": names}, report, as_json=json)
 
 
 def _command(name: str) -> Callable[..., int]:
@@ -221,6 +250,8 @@ def _replay(name: str, plan: DrillPlan) -> str:
         words += [] if value is None else [option, f"{value:g}"]
     for option, number in (("--waiters", plan.waiters), ("--keys", plan.keys)):
         words += [] if number is None else [option, str(number)]
+    if plan.incidents:
+        words += ["--only", ",".join(plan.incidents)]
     return shlex.join([*words, "--seed", str(plan.seed)] if plan.seed else words)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from rich.status import Status
+from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output.screen import cell, out, plain_table, printable, put_json
 from holdfast.drills.catalog import Drill
-from holdfast.drills.model import DrillPlan, DrillVerdict, Guard, JudgedScene
+from holdfast.drills.model import DrillPlan, DrillVerdict, Guard, IncidentScore, JudgedScene, scores
 from holdfast.drills.report.html import summary
 from holdfast.drills.verdict.leases import plain, slowest
 from holdfast.types import NS
@@ -78,15 +80,32 @@ class DrillProgress:
             self._status.stop()
 
 
-def put_verdict(verdict: DrillVerdict, report: str | None) -> None:
-    """Print the table, the lost updates, and the verdict in a sentence."""
-    console = out()
+def _scene_table(verdict: DrillVerdict) -> Table:
     table = plain_table(
         *(("SCENE", "left"), ("GUARDS", "left"), ("LOST", "right"), ("REFUSED", "right")),
         *(("SLOWEST TAKEOVER", "right"), ("SLO", "right"), ("VERDICT", "left")),
     )
     for each in verdict.judged:
         table.add_row(*_row(each))
+    return table
+
+
+def _score_table(found: Sequence[IncidentScore]) -> Table:
+    table = plain_table(
+        *(("INCIDENT", "left"), ("FOUND", "left"), ("FIRST FINDING", "left"), ("SECONDS", "right"), ("ALERT", "left"))
+    )
+    for each in found:
+        word = cell("yes", "green") if each.found else cell("no", "bold red")
+        took = "-" if each.seconds is None else f"{each.seconds:.1f}"
+        table.add_row(cell(each.incident), word, cell(each.top or "-"), cell(took), cell(each.alert or "-"))
+    return table
+
+
+def put_verdict(verdict: DrillVerdict, report: str | None) -> None:
+    """Print the table, the lost updates, and the verdict in a sentence."""
+    console = out()
+    found = scores([each.scene for each in verdict.judged])
+    table = _score_table(found) if found else _scene_table(verdict)
     console.print()
     console.print(table)
     for each in verdict.judged:

@@ -38,7 +38,7 @@ from holdfast.plane.settings.settings import Settings
 
 LOOPS: Final = "scheduler,reconciler,replayer"
 ENDS: Final = tuple(str(state) for state in JobState if state.terminal)
-_RUN: Final = (
+TIED_RUN: Final = (
     "import runpy, sys; from holdfast.drills.env.processes import tie_to; tie_to(int(sys.argv.pop(1))); "
     "runpy.run_module('holdfast', run_name='__main__', alter_sys=True)"
 )
@@ -71,7 +71,7 @@ class DrillPlaneProcess:
         self._log = place / f"{name}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and package
-                [sys.executable, "-c", _RUN, str(os.getpid()), *words],
+                [sys.executable, "-c", TIED_RUN, str(os.getpid()), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

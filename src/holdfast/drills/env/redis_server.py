@@ -123,7 +123,7 @@ def running(
     directory.mkdir(parents=True, exist_ok=True)
     added = "\n".join(f"{name}={value}" for name, value in (environment or {}).items())
     for _ in range(_PORTS):
-        port = _free_port()
+        port = free_port()
         words = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no", *options]
         process = subprocess.Popen(  # noqa: S603 - our own interpreter, which becomes the server that was found
             [sys.executable, "-c", _TIED, str(os.getpid()), added, *words, "--dir", str(directory)],
@@ -155,7 +155,8 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
     return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -14,7 +14,7 @@ from typing import Final
 from holdfast import __version__
 from holdfast.core.history.invariants import Breach, described
 from holdfast.drills.catalog import drill
-from holdfast.drills.model import DrillVerdict, Guard, JudgedScene
+from holdfast.drills.model import DrillVerdict, Guard, JudgedScene, scores
 from holdfast.drills.report.charts import curves, lines, takeovers
 from holdfast.drills.report.json import kinds
 from holdfast.drills.report.timeline import timeline
@@ -73,6 +73,10 @@ def _head(verdict: DrillVerdict, when: str) -> Iterator[str]:
 
 def summary(verdict: DrillVerdict) -> str:
     """The verdict in one or two sentences."""
+    incidents = scores([each.scene for each in verdict.judged])
+    if incidents:
+        named = sum(each.found for each in incidents)
+        return f"{named} of {len(incidents)} incidents were named as the first finding, with the next command."
     bare = sum(each.lost for each in verdict.judged if each.scene.bites)
     guarded = [each for each in verdict.judged if each.scene.guard is Guard.ON]
     words = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.history.events import Record
 from holdfast.core.history.invariants import Breach, described
-from holdfast.drills.model import DrillVerdict, JudgedScene, MeasuredTakeover
+from holdfast.drills.model import DrillVerdict, JudgedScene, MeasuredTakeover, scores
 from holdfast.drills.verdict.leases import grants, plain, slowest
 from holdfast.types import NS
 
@@ -24,6 +24,7 @@ def as_dict(verdict: DrillVerdict) -> dict[str, Any]:
         "took": round(verdict.took_s, 3),
         "replay": verdict.replay,
         "cannot": list(verdict.cannot),
+        "incidents": [each._asdict() for each in scores([judged.scene for judged in verdict.judged])],
         "scenes": [_scene(each) for each in verdict.judged],
     }
 

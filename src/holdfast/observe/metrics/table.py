@@ -89,6 +89,7 @@ TABLE: Final[tuple[Metric, ...]] = (
         "plane_longest_attempt_seconds", "overview", "longest_attempt_ns", "The attempt that runs longest.", "topic"
     ),
     _gauge("plane_hung_attempts", "overview", "hung", "Attempts without progress for far longer than usual.", "topic"),
+    _gauge("plane_deadly_jobs", "overview", "deadly", "Running jobs during which two workers or more have ended."),
     _gauge("plane_unserved_jobs", "overview", "unserved", "Waiting jobs of topics without a live worker.", "topic"),
     _gauge("plane_pool_full", "overview", "full", "Whether jobs wait for a pool without a free slot.", "pool"),
     _gauge("plane_dead_letters", "overview", "dead_letters", "Dead letters that were not retried."),

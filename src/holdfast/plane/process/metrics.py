@@ -241,6 +241,7 @@ def of_overview(found: PlaneOverview) -> Reading:
             "oldest_waiting_topic_ns": bounded_worst(topics),
             "longest_attempt_ns": bounded_worst(longest),
             "hung": bounded(Counter(each.topic for each in found.hung)),
+            "deadly": len(found.deadly),
             "unserved": bounded(found.unserved),
             "full": {name: int(name in full) for name in list(found.view.pools or {})[:TOPICS_MAX]},
             "dead_letters": found.letters_left,

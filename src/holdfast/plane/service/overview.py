@@ -47,6 +47,9 @@ HUNG_NS: Final = 30 * NS
 HUNG_TIMES: Final = 5.0
 """and after so many times the usual duration of its topic."""
 
+DEADLY: Final = 2
+"""Workers that end without a word while they run the same attempt: one may be a coincidence."""
+
 _WAITING: Final = sql("overview_waiting")
 _TOPICS: Final = sql("overview_topics")
 _ATTEMPTS: Final = sql("overview_attempts")
@@ -82,6 +85,7 @@ class RunningAttempt:
     silent: float  # seconds since it last reported progress, or began
     note: str | None = None
     timeout: float | None = None  # its own time limit, in seconds
+    starts: int = 1  # workers that have lately started it, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,12 @@ class PlaneOverview:
         return frozenset(recent - left - self.live)
 
     @property
+    def deadly(self) -> Sequence[tuple[RunningAttempt, int]]:
+        """Attempts during which workers have ended without a word lately, and how many: enough to be no coincidence."""
+        ended = [(each, each.starts - 1 + (each.worker in self.silent)) for each in self.attempts]
+        return sorted((pair for pair in ended if pair[1] >= DEADLY), key=lambda pair: -pair[1])
+
+    @property
     def full(self) -> Sequence[str]:
         """Pools whose workers have no free slot while jobs wait for them."""
         wait = {each.pool for each in self.waiting if self.served(each.topic)}
@@ -190,7 +200,7 @@ class Overview:
         self._clock = clock
 
     async def read(self, *, letters_ns: int = LETTERS_NS) -> PlaneOverview:
-        """The plane now. `letters_ns`: how far back dead letters are read."""
+        """The plane now. `letters_ns`: how far back dead letters and ended workers are read."""
         heartbeats = await self._workers.all()
         live = await self._workers.live()
         view = await self._workers.view(fresh=True)
@@ -202,7 +212,8 @@ class Overview:
                 for state in ("PENDING", "RETRYING")
                 for row in await tx.query(_WAITING, {"state": state, "most": WAITING_MAX})
             ]
-            attempts = list(await tx.query(_ATTEMPTS, {"most": ATTEMPTS_MAX}))
+            recent = {"most": ATTEMPTS_MAX, "since_ns": now_ns - letters_ns}
+            attempts = list(await tx.query(_ATTEMPTS, recent))
             usual = {}
             for topic, before_ns in _long(attempts, now_ns).items():
                 values = {"topic": topic, "before_ns": before_ns, "most": EARLIER}
@@ -270,6 +281,7 @@ def _attempt(row: Row, now_ns: int) -> RunningAttempt:
         silent=_age(now_ns, last_ns),
         note=row["note"],
         timeout=None if row["timeout_ns"] is None else row["timeout_ns"] / NS,
+        starts=row["starts"],
     )
 
 

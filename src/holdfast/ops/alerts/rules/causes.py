@@ -193,10 +193,12 @@ def _ends(plan: AlertPlan) -> Iterator[Alert]:
     yield Alert(
         "HoldfastPoisonJob",
         AlertSeverity.TICKET,
-        f"max({queries.series('plane_recent_dead_letters', f'code={chr(34)}{JobCode.LOST}{chr(34)}')}) > 0",
-        "A job was given up because its workers died",
-        f"{COUNT} jobs of the last 15 minutes ended that way: they very likely kill the processes that run them.",
-        "one is enough: a retry kills another worker.",
+        f"max({queries.series('plane_recent_dead_letters', f'code={chr(34)}{JobCode.LOST}{chr(34)}')}) > 0 "
+        f"or max({queries.series('plane_deadly_jobs')}) > 0",
+        "A job kills its workers",
+        f"During {COUNT} jobs of the last 15 minutes, several workers ended without a result: the jobs very likely "
+        "kill the processes that run them.",
+        "one is enough: the next worker that takes it over is the next to die.",
         RunbookName.WHY,
     )
     yield Alert(

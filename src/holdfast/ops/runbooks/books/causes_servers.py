@@ -247,6 +247,25 @@ def _persistence(case: Case) -> Conclusion | None:
     return Conclusion(sentence, ("store",), (step,))
 
 
+def _memory(case: Case) -> Conclusion | None:
+    found = case.fact("store", StoreFact)
+    about = (found.about or {}) if found is not None else {}
+    used, most = about.get("used_memory", "0"), about.get("maxmemory", "0")
+    if not used.isdecimal() or not most.isdecimal() or int(most) == 0 or int(used) < int(most):
+        return None
+    if about.get("maxmemory_policy", "noeviction") != "noeviction":
+        return None
+    sentence = (
+        f"The memory of the lease store{_where(case, 'store')} is full: it uses {size(int(used))} of "
+        f"{size(int(most))} (maxmemory) and refuses writes. It answers, but no process can acquire a lease."
+    )
+    steps = (
+        NextStep(by_hand(case, "store", "--bigkeys", "-i", "0.01"), "which program's keys fill it"),
+        NextStep(by_hand(case, "store", "CONFIG SET maxmemory 1gb"), "room until then; also in its configuration"),
+    )
+    return Conclusion(sentence, ("store",), steps)
+
+
 def _readonly_store(case: Case) -> Conclusion | None:
     found = case.fact("store", StoreFact)
     about = (found.about or {}) if found is not None else {}
@@ -352,6 +371,7 @@ def rules() -> tuple[FindingRule, ...]:
             _blocker,
         ),
         FindingRule("store cannot save", act, "Redis reports that its last save failed", _persistence),
+        FindingRule("store memory full", act, "Redis uses its maxmemory, and may evict nothing", _memory),
         FindingRule("store is no primary", act, "Redis is a replica, or loads its data", _readonly_store),
         FindingRule(
             "leases forgotten",

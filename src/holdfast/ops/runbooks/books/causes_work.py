@@ -11,7 +11,7 @@ from holdfast.ops.runbooks.evidence.work import FleetFact, WorkerFact, WorkFact
 from holdfast.ops.runbooks.model import Case, Conclusion, FindingRule, FindingSeverity, NextStep
 from holdfast.plane.jobs.rules import JobCode
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP, FAMILIES, Scope
-from holdfast.plane.service.overview import HUNG_NS, HUNG_TIMES, OpenLetter, PlaneOverview, RunningAttempt
+from holdfast.plane.service.overview import DEADLY, HUNG_NS, HUNG_TIMES, OpenLetter, PlaneOverview, RunningAttempt
 from holdfast.types import NS
 
 BEATS: Final = 3
@@ -98,10 +98,10 @@ def _ahead(case: Case) -> Conclusion | None:
     if not ahead:
         return None
     worst = min(ahead, key=lambda each: each.age)
-    gone = " Its process is gone, and the registry counts it as alive until then." if worst.process == "gone" else ""
+    gone = " Its process is gone." if worst.process == "gone" else ""
     sentence = (
         f"The clock of worker {worst.name} on {worst.host} is {span(-worst.age)} ahead: its heartbeat has a time in "
-        f"the future. If it ends, it counts as alive for that long.{gone}"
+        f"the future. Ages and time limits that it computes are wrong by as much.{gone}"
     )
     steps = (
         NextStep(
@@ -284,7 +284,9 @@ def _busy(case: Case) -> Conclusion | None:
 
 
 def _poison(case: Case) -> Conclusion | None:
-    letters = _letters(case, lost=True)
+    letters, found = _letters(case, lost=True), _overview(case)
+    if found is not None and found.deadly:
+        return _deadly(*found.deadly[0], len(found.deadly) - 1)
     if not letters:
         return None
     worst = letters[0]
@@ -299,6 +301,21 @@ def _poison(case: Case) -> Conclusion | None:
         NextStep(f"holdfast jobs retry {worst.id}", "only after the cause is fixed"),
     )
     return Conclusion(sentence + others, ("work",), steps)
+
+
+def _deadly(worst: RunningAttempt, ended: int, others: int) -> Conclusion:
+    more = f" {number(others, 'other job does', 'other jobs do')} the same." if others else ""
+    sentence = (
+        f"Poison job {worst.id} of {worst.tenant} ({worst.topic}): {ended} workers ended without a result while they "
+        f"ran it, the last one {worst.worker}. It very likely kills its worker process, and each worker that takes it "
+        f"over is the next: more workers do not help.{more}"
+    )
+    steps = (
+        NextStep(f"holdfast jobs cancel {worst.id}", "it takes no further worker"),
+        NextStep(f"holdfast jobs show {worst.id}", "its attempts, and on which workers"),
+        NextStep("dmesg -T | grep -i -e oom -e segfault", "on the host of these workers: how they ended"),
+    )
+    return Conclusion(sentence, ("work",), steps)
 
 
 def _letters(case: Case, *, lost: bool) -> list[OpenLetter]:
@@ -485,6 +502,12 @@ def rules() -> tuple[FindingRule, ...]:
     return (
         FindingRule("worker clock", act, f"a heartbeat has a time more than {AHEAD_S:g} s in the future", _ahead),
         FindingRule(
+            "poison job",
+            act,
+            f"{DEADLY} workers ended while they ran the same job, or a job was given up because its workers ended",
+            _poison,
+        ),
+        FindingRule(
             "worker silent",
             act,
             f"a worker has missed {BEATS} heartbeats, and has jobs, is stopped, or was alone in its pool",
@@ -500,7 +523,6 @@ def rules() -> tuple[FindingRule, ...]:
             f"took; or all attempts of a full pool make none for {HUNG_NS / NS:g} s",
             _hung,
         ),
-        FindingRule("poison job", act, "a job was given up because its workers ended without a result", _poison),
         FindingRule("tenant flood", act, f"one tenant has {SHARE:.0%} of at least {FLOOD} queued jobs", _flood),
         FindingRule(
             "holder stuck", act, f"a lock of one item is held for {AGE_TTLS:g} TTLs while others wait", _old_holder

@@ -37,7 +37,7 @@ LATE_SHARE: Final = 1 / 3
 _SECTIONS: Final = ("replication", "memory", "stats", "persistence", "server", "commandstats")
 _ABOUT: Final = (
     *("role", "connected_slaves", "master_link_status", "master_last_io_seconds_ago"),
-    *("maxmemory_policy", "evicted_keys", "loading", "aof_enabled"),
+    *("maxmemory_policy", "maxmemory", "used_memory", "evicted_keys", "loading", "aof_enabled"),
     *("uptime_in_seconds", "rdb_last_bgsave_status", "aof_last_write_status", "cmdstat_flushall", "cmdstat_flushdb"),
 )
 

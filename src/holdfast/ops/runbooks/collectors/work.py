@@ -92,12 +92,12 @@ async def missing_leases(scene: RunbookContext) -> MissingLeases:
     """Running jobs whose lease the store does not have, in two inspections, and leases that processes have lost."""
     database, locks = await scene.database(), scene.locks()
     family = family_in_effect(scene.settings, WORKER_JOB)
-    rows = await database.read(lambda tx: tx.query(_ATTEMPTS, {"most": INSPECTED}))
+    rows = await database.read(lambda tx: tx.query(_ATTEMPTS, {"most": INSPECTED, "since_ns": 0}))
     first = {row["id"]: row["attempt"] for row in rows}
     missing = [each for each in first if not (await locks.inspect(family.key(job=each))).held]
     if missing:  # between the two, an attempt may have ended or begun
         await pause(NS)
-        again = await database.read(lambda tx: tx.query(_ATTEMPTS, {"most": INSPECTED}))
+        again = await database.read(lambda tx: tx.query(_ATTEMPTS, {"most": INSPECTED, "since_ns": 0}))
         same = {row["id"] for row in again if first.get(row["id"]) == row["attempt"]}
         missing = [each for each in missing if each in same and not (await locks.inspect(family.key(job=each))).held]
     since_ns = scene.clock.now().wall - round(scene.given.window * NS)
