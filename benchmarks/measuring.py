@@ -1,7 +1,7 @@
 """Measuring what it costs to count and to measure: the same acquire and release, with and without.
 
 Without: everything that is done for metrics alone is replaced by nothing, in the running program. Short blocks of the
-two take turns, and the value is the median of what neighbours differ by, so that a noisy machine hits both.
+two take turns, and the value is the median of what neighbors differ by, so that a noisy machine hits both.
 
 Clocks: what it costs is CPU time of the thread, because others on the machine must not be in it; what it is compared
 with, a whole cycle with the store's answer, is on the performance counter.

@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def choose(scenarios: Sequence[Scenario], names: Sequence[str] | None, *, quick: bool) -> list[Scenario]:
-    """The scenarios that were asked for. A name that fits nothing is an error that says what there is."""
+    """The scenarios that were requested. A name that fits nothing is an error that says what there is."""
     if names is None:
         return [scenario for scenario in scenarios if scenario.quick or not quick]
     exact = {scenario.name for scenario in scenarios}

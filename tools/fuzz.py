@@ -8,7 +8,7 @@
 
 Each target runs in a process of its own, with a limit of memory and one of time for each input. What breaks a promise
 is written to build/fuzz, with the one command that shows it again, and the exit code is 1. What atheris learns is kept
-in build/fuzz/corpus and used the next time; what should be tried for ever belongs into tests/fuzzing/corpus.
+in build/fuzz/corpus and used the next time; what should be tried forever belongs into tests/fuzzing/corpus.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COVERAGE, MUTATION = "atheris", "mutation"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run what is asked for, and say what came of it."""
+    """Run what is requested, and say what came of it."""
     asked = _parser().parse_args(words)
     if asked.child:
         return _child(asked.targets[0], asked.driver, asked.seconds, asked.seed)

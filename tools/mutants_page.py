@@ -1,4 +1,4 @@
-"""The page about planted bugs, made from their declarations.
+"""The page about mutants, made from their declarations.
 
 python tools/mutants_page.py            print the page
 python tools/mutants_page.py --write    write docs/mutants.md

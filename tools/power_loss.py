@@ -35,7 +35,7 @@ POSTGRES = "postgres"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run what is asked for, and say what came of it."""
+    """Run what is requested, and say what came of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("scenes", nargs="*", help=f"some of {', '.join((*SCENES, POSTGRES))}; none: all")
     parser.add_argument("--rounds", type=int, default=1, help="how often each is recorded")

@@ -71,7 +71,7 @@ def render() -> str:
     """The whole page."""
     sync, aio = importlib.import_module("holdfast"), importlib.import_module("holdfast.aio")
     lines = [INTRODUCTION]
-    said: dict[str, str] = {}  # what has been explained already: the two colours share most of their text
+    said: dict[str, str] = {}  # what has been explained already: the two colors share most of their text
     for title, module in {"holdfast": sync, **_submodules(sync), "holdfast.aio": aio}.items():
         names = [name for name in public_names(module) if module is sync or _get(module, name) is not _get(sync, name)]
         lines += [f"## `{title}`", ""]
@@ -106,7 +106,7 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def _submodules(package: ModuleType) -> dict[str, ModuleType]:
-    """The modules that the package offers by name; the other colour and the errors have their own places."""
+    """The modules that the package offers by name; the other color and the errors have their own places."""
     found = {
         f"{package.__name__}.{name}": _get(package, name) for name in package.__all__ if name not in {"aio", "errors"}
     }

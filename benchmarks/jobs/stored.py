@@ -132,7 +132,7 @@ def _timed_of(dialect: str) -> tuple[Any, ...]:
 
 
 def working_beside(settings: Settings, stored: int, seconds: float) -> Measurement:
-    """How fast a plane works beside so many jobs that are over."""
+    """How fast a plane works beside so many jobs that have ended."""
 
     backlog = _WARM_UP + round(BACKLOG_PER_S * seconds)
 

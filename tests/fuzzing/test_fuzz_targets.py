@@ -2,7 +2,7 @@
 
 First the corpus, input by input: seeds at the corners, and everything that a fuzzer ever broke. Then Hypothesis, with
 inputs made of the words of a target and pieces of its corpus, so that they get past the first check, and of plain
-bytes. `HYPOTHESIS_PROFILE=thorough` tries more; `make fuzz` goes on for as long as it is told to.
+bytes. `HYPOTHESIS_PROFILE=thorough` tries more; `make fuzz` continues for as long as it is told to.
 """
 
 from __future__ import annotations

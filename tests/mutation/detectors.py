@@ -1,4 +1,4 @@
-"""Detectors of planted bugs: simulated worlds, the conformance kits on real stores and guards, and ordinary tests."""
+"""Detectors of mutants: simulated worlds, the conformance kits on real stores and guards, and ordinary tests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Seed:
 
     @property
     def claimant(self) -> str:
-        """The test that runs the worlds without planted bugs."""
+        """The test that runs the worlds without mutants."""
         return "tests/simulation/test_simulation.py::test_no_rule_is_broken_whatever_goes_wrong"
 
     def finds(self, seed: int) -> bool:

@@ -17,7 +17,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 class Survived(AssertionError):
-    """A planted bug was not found, or was found for another reason than the one declared: a hole in the tests."""
+    """A mutant was not found, or was found for another reason than the one declared: a hole in the tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Detector(Protocol):
         ...
 
     def detect(self, components: Components) -> None:
-        """Return if the planted bug shows by the declared sign; raise `Survived` if it does not."""
+        """Return if the mutant shows by the declared sign; raise `Survived` if it does not."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One planted bug."""
+    """One mutant."""
 
     name: str  # the sentence that the name of its function spells
     mistake: str  # what it does, in one sentence

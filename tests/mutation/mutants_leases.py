@@ -59,14 +59,14 @@ def ttl_counted_from_the_reply(patch: pytest.MonkeyPatch) -> None:
     attacks=("R1", "R119"),
 )
 def not_owned_counted_as_a_strike(patch: pytest.MonkeyPatch) -> None:
-    """A renewal that the store refuses counts as one failure of three, and the holder goes on."""
+    """A renewal that the store refuses counts as one failure of three, and the holder continues."""
     answered = LeaseRecord.answered
     patch.setattr(LeaseRecord, "answered", lambda self, answer, sent, now: answered(self, answer or None, sent, now))
 
 
 @keep("python-redis-lock #85, #91, #33", where="aio/lease.py", found_by=broken(17, "C10"), attacks=("R1",))
 def loss_judged_by_the_timer_alone(patch: pytest.MonkeyPatch) -> None:
-    """Only a background thread says that a lease is lost; while it is starved the holder goes on."""
+    """Only a background thread says that a lease is lost; while it is starved the holder continues."""
 
     def ensure_held(self: AnyLease, min_remaining: float = 0) -> None:
         state = self._lease_record.recorded
@@ -223,7 +223,7 @@ def no_renewal_after_the_first_that_failed(patch: pytest.MonkeyPatch) -> None:
     attacks=("R45", "R119", "R123", "R127"),
 )
 def a_failed_renewal_is_only_logged(patch: pytest.MonkeyPatch) -> None:
-    """Renewals without an answer are never counted against the budget of failures, and the holder goes on."""
+    """Renewals without an answer are never counted against the budget of failures, and the holder continues."""
     unknown = table.unknown
 
     def uncounted(state: LeaseState, timing: Timing, now: Instant) -> LeaseState:
@@ -345,7 +345,7 @@ def a_cancelled_release_forgets_its_token(patch: pytest.MonkeyPatch) -> None:
     ),
 )
 def a_dropped_lease_is_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """The renewer goes on for a lease object that the program has dropped."""
+    """The renewer continues for a lease object that the program has dropped."""
     patch.setattr(LeaseRecord, "abandoned", False)
 
 

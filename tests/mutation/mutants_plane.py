@@ -439,7 +439,7 @@ def a_release_that_ends_with_the_request(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lease, "release", tied)
 
 
-_KEPT: Final[list[Lease]] = []  # leases that a planted bug does not release: dropping one is an error of its own
+_KEPT: Final[list[Lease]] = []  # leases that a mutant does not release: dropping one is an error of its own
 
 
 def _hung(test: str) -> ServerTest:

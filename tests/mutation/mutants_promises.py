@@ -265,7 +265,7 @@ def _renewing(patch: pytest.MonkeyPatch, every: Callable[[float], float]) -> Non
 
 
 def _nothing_known(patch: pytest.MonkeyPatch) -> None:
-    """What is described under a planted bug does not stay among the descriptions that are kept."""
+    """What is described under a mutant does not stay among the descriptions that are kept."""
     patch.setattr(lock_spec, "_model", lock_spec._model.__wrapped__)
 
 
@@ -372,7 +372,7 @@ def a_lock_of_an_item_is_listed_as_one_of_a_loop(patch: pytest.MonkeyPatch) -> N
     attacks=("R10", "R12"),
 )
 def approvals_ask_four_times_as_seldom(patch: pytest.MonkeyPatch) -> None:
-    """A waiting decision asks for its lock every 100 ms."""
+    """A waiting decision requests its lock every 100 ms."""
     patch.setattr(Fixed, "longest_ns", lambda self: 100 * MS)
 
 
@@ -433,7 +433,7 @@ def every_class_fails_closed(patch: pytest.MonkeyPatch) -> None:
     attacks=("R80", "R84", "R105"),
 )
 def a_fallback_that_is_not_counted(patch: pytest.MonkeyPatch) -> None:
-    """Work goes on under the local lock, and no number tells an operator."""
+    """Work continues under the local lock, and no number tells an operator."""
     note = acquiring.note
 
     def others(ports: Any, wish: Any, kind: EventKind, **how: Any) -> None:
@@ -661,7 +661,7 @@ def every_fallback_escalates(patch: pytest.MonkeyPatch) -> None:
     attacks=("R121", "R122"),
 )
 def a_ttl_that_is_doubled(patch: pytest.MonkeyPatch) -> None:
-    """A lease lasts twice as long as it was asked for, and so does the takeover after a crash."""
+    """A lease lasts twice as long as requested, and so does the takeover after a crash."""
     settle = timing._settle
     patch.setattr(timing, "_known", lambda **given: settle(**{**given, "ttl": 2 * given.get("ttl", 30)}))
     _nothing_known(patch)

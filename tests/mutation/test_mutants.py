@@ -1,4 +1,4 @@
-"""The tests are tested themselves: each planted bug is found, by its detector, for the reason declared with it.
+"""The tests are tested themselves: each mutant is found, by its detector, for the reason declared with it.
 
 Without the bugs the same detectors find nothing: their worlds, sentences and tests are run by the rest of the suite.
 """

@@ -1,4 +1,4 @@
-"""The page about planted bugs says what their declarations say, and the files that it names are there."""
+"""The page about mutants says what their declarations say, and the files that it names are there."""
 
 from __future__ import annotations
 

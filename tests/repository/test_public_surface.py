@@ -1,4 +1,4 @@
-"""The public names: all documented, in both colours, and the reference page says what the source says."""
+"""The public names: all documented, in both colors, and the reference page says what the source says."""
 
 from __future__ import annotations
 

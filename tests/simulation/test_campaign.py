@@ -1,4 +1,4 @@
-"""Campaigns: what was done is kept in a file, and a run that was stopped goes on where it was."""
+"""Campaigns: what was done is kept in a file, and a run that was stopped continues where it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A campaign whose processes are killed or told to end: what its file says is true, and it goes on from there."""
+"""A campaign whose processes are killed or told to end: what its file says is true, and it continues from there."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def described(outcome: WorldOutcome) -> str:
 
 
 def lived_through(seeds: Iterable[int], profile: Profile) -> Counter[str]:
-    """Live through these worlds: nothing is broken, and none ends before all of its trouble is over."""
+    """Live through these worlds: nothing is broken, and none ends before all of its trouble has ended."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         outcome, swarm = run_seed(seed, profile=profile), draw_swarm(seed, profile)

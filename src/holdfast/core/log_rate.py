@@ -1,4 +1,4 @@
-"""How many lines of one kind a log takes: the first ones, then fewer and fewer while they go on coming. Pure.
+"""How many lines of one kind a log takes: the first ones, then fewer and fewer while they continue coming. Pure.
 
 A kind has a window. Within it so many lines are written and the rest is counted; the first line of the next window is
 told how many were left out. A window that had to leave lines out is followed by one twice as long, up to a limit, so an
@@ -20,7 +20,7 @@ LONGEST_NS: Final = 300 * NS
 
 
 class RateEntry(NamedTuple):
-    """What becomes of one line."""
+    """The outcome of one line."""
 
     written: bool
     left_out: int = 0  # of the same kind, before this one
@@ -28,7 +28,7 @@ class RateEntry(NamedTuple):
 
 
 class LogRate:
-    """How many lines of one kind were written lately. Races cost a line more or less, and nothing else."""
+    """How many lines of one kind were written recently. Races cost a line more or less, and nothing else."""
 
     __slots__ = ("_began_ns", "_left_out", "_length_ns", "_lines", "_longest_ns", "_traced", "_window_ns", "_written")
 

@@ -308,7 +308,7 @@ class MutexEntry(Protocol):
     async def enter(self, timeout_ns: int | None) -> bool:
         """Wait for this caller's turn. First come, first served.
 
-        False: the time is over, and the caller stays in the queue until it leaves or goes on waiting here. Zero
+        False: the time has ended, and the caller stays in the queue until it leaves or continues waiting here. Zero
         does not wait, and does not join the queue.
         """
         ...
@@ -350,8 +350,8 @@ class Runtime(Protocol):
     async def finish(self, work: Coroutine[Any, Any, None], limit_ns: int) -> None:
         """Run `work` to its end even if the caller is cancelled, twice, or interrupted. Never raises `work`'s error.
 
-        A caller that is cancelled meanwhile goes on waiting until the work is done or `limit_ns` is over, and only
-        then sees its cancellation; past the limit the work goes on in the background.
+        A caller that is cancelled meanwhile continues waiting until the work is done or `limit_ns` is over, and only
+        then sees its cancellation; past the limit the work continues in the background.
         """
         ...
 

@@ -32,7 +32,7 @@ TOO_DEEP: Final = "is nested too deeply"
 PARTS_MAX: Final = 100_000  # lists, objects and members of objects in one text
 VALUES_MAX: Final = 600_000  # and values: more than the longest value that is handed on can have
 
-# A string whose end is missing goes on to the end of the text. Possessive, so that no text takes more than one pass.
+# A string whose end is missing continues to the end of the text. Possessive, so that no text takes more than one pass.
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"?'
 _BRACKET: Final = re.compile(_STRING + r"|[\[\]{}]", re.DOTALL)
 _MARK: Final = re.compile(_STRING + r"|[\[\]{}:,]", re.DOTALL)

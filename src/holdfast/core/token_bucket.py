@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 
 class RateDecision(NamedTuple):
-    """What becomes of one request."""
+    """The outcome of one request."""
 
     full_ns: int  # when the bucket is full again; to be kept for the next time
     wait_ns: int  # 0: it is allowed
 
     @property
     def allowed(self) -> bool:
-        """Whether it may go on now."""
+        """Whether it may continue now."""
         return not self.wait_ns
 
 
@@ -33,7 +33,7 @@ class TokenBucket:
     burst: int
 
     def decide(self, full_ns: int | None, now_ns: int) -> RateDecision:
-        """Whether a request may go on now. `full_ns`: what was kept of the last one; None: nothing is known."""
+        """Whether a request may continue now. `full_ns`: what was kept of the last one; None: nothing is known."""
         begin_ns = now_ns if full_ns is None else max(full_ns, now_ns)
         next_ns = begin_ns + self.every_ns
         wait_ns = next_ns - (now_ns + self.burst * self.every_ns)

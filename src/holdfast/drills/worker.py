@@ -184,7 +184,7 @@ class DrillWorker:
         self.tell("served", **counts)
 
     def _one(self, risk: str, item: int, each: float, ttl: float, counts: dict[str, int]) -> None:
-        """Try one item until a replica has done it, or the time is over."""
+        """Try one item until a replica has done it, or the time has ended."""
         key = f"{self._prefix}{risk}:{item}"
         while not self._stop.is_set() and not self._effects.done(risk, item):
             try:

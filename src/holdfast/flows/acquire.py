@@ -541,7 +541,7 @@ async def _leave(ports: Ports, spec: LockSpec, ticket: str) -> None:
 def _timed_out(
     ports: Ports, spec: LockSpec, acquisition: _Acquisition, answer: Busy | BackendError | None
 ) -> AcquireTimeout | BackendError | PolicyDenied:
-    """The wait is over: busy, or, under the `wait` policy, the store never came back."""
+    """The wait has ended: busy, or, under the `wait` policy, the store never came back."""
     waited = elapsed_ns(acquisition.came, ports.clock.now()) / NS
     note(ports, spec, EventKind.TIMED_OUT, detail=f"waited {waited:.3f} s", ok=False)
     if isinstance(answer, BackendError):

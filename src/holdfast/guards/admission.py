@@ -54,7 +54,7 @@ class GuardStatistics:
     lost: int = 0  # not sent: the lease was no longer held, though no newer fence was seen
     not_entered: int = 0  # the registration of a section was gone
     missing: int = 0  # nothing to update or delete
-    existing: int = 0  # something where an insert was asked for
+    existing: int = 0  # something where an insert was requested
     unfenced: int = 0  # steps of degraded leases, where those are allowed: unprotected
     unfenced_refused: int = 0  # degraded leases sent away
 

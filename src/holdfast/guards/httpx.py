@@ -80,7 +80,7 @@ class FencedTransport(httpx.BaseTransport):
         return response
 
     def statistics(self) -> ClientStatistics:
-        """What became of the requests so far."""
+        """The outcome of the requests so far."""
         return self._presenter.statistics()
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class AsyncFencedTransport(httpx.AsyncBaseTransport):
         return response
 
     def statistics(self) -> ClientStatistics:
-        """What became of the requests so far."""
+        """The outcome of the requests so far."""
         return self._presenter.statistics()
 
     async def aclose(self) -> None:

@@ -18,7 +18,7 @@ keeps the order of one key (a partition, a stream, the relay of the outbox) no m
 decide what a message is: for a command ("set the total to 5") being refused is right, for the state has moved on; a
 fact that stays true ("42 was paid") should not go through an inbox, or only with a handler for `FencedOut` that takes
 it all the same. With `on_stale="drop"` stale messages are counted, logged and passed over, which suits a bus that would
-deliver a refused one for ever.
+deliver a refused one forever.
 
 `place` is the name space in the record: one for each group of consumers that gets each message once. Two services that
 both get every message need two places, or one would refuse what the other has gone ahead of.

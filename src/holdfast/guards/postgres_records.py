@@ -57,7 +57,7 @@ _inherited: list[object] = []  # connections of the parent of a fork: closing th
 
 
 class _Settings:
-    """What was asked for, checked."""
+    """The checked request."""
 
     def __init__(self, url: str, timeout: Duration, connections: int) -> None:
         self.url = _check_url(url)

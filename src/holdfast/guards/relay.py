@@ -13,7 +13,7 @@ and where the connection of a relay broke while `publish` was still on its way, 
 keep the ids that they have handled. `publish` should have a time limit: in Postgres a transaction is open meanwhile.
 
 A parked message holds back its key until `retry` or `discard` is called with its id; with `skip_parked` the later ones
-go on without it. Sent messages are deleted after `retention`.
+continue without it. Sent messages are deleted after `retention`.
 
 Clock: the database's for when a message is due and how long it is kept, the monotonic one for the pauses of `run`.
 """

@@ -93,7 +93,7 @@ class FencedAdapter(HTTPAdapter):
         return response
 
     def statistics(self) -> ClientStatistics:
-        """What became of the requests so far."""
+        """The outcome of the requests so far."""
         return self._presenter.statistics()
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:

@@ -28,7 +28,7 @@ class LockSettings(TypedDict, total=False):
     """What `lock()` and `exclusive()` take besides a name and a risk class. Durations are seconds or `timedelta`.
 
     ttl: how long the store keeps the key without a renewal (30 s).
-    timeout: how long `with` waits (None: for ever).
+    timeout: how long `with` waits (None: forever).
     family: what kind of lock it is; the unit of defaults, metrics and tuning ("default").
     retry: the back-off between attempts (full jitter, capped at a second and at ttl / 3).
     fair: first come, first served among processes, by leased tickets (False).
@@ -193,7 +193,7 @@ def _described(name: str, risk: str | None, settings: LockSettings, owner: str, 
 
 
 def timeout_ns(timeout: Duration | None) -> int | None:
-    """How long to wait, in nanoseconds. None is for ever; -1 too, as in `threading.Lock.acquire`."""
+    """How long to wait, in nanoseconds. None is forever; -1 too, as in `threading.Lock.acquire`."""
     if timeout is None or timeout == -1:
         return None
     return duration_ns("timeout", timeout)

@@ -25,7 +25,7 @@ GRACE_NS: Final = 250 * MS
 async def together(
     calls: Mapping[K, Callable[[], Awaitable[T]]], limit_ns: int, ended: Callable[[K], None] | None = None
 ) -> dict[K, T | Exception]:
-    """What became of each call, in the order in which they were given. `ended` is told of each when it is over."""
+    """The outcome of each call, in the order in which they were given. `ended` is told of each when it is over."""
     tasks = {key: asyncio.ensure_future(_made(call)) for key, call in calls.items()}
     for key, task in tasks.items():
         if ended is not None:

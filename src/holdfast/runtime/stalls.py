@@ -71,7 +71,7 @@ class LoopWatch:
         """Have the loop give a sign of life, unless it owes one already."""
         if self._asked_ns is None:
             self._asked_ns = self._clock.now().mono
-            with contextlib.suppress(RuntimeError):  # it is closed, and owes this one for ever
+            with contextlib.suppress(RuntimeError):  # it is closed, and owes this one forever
                 self._loop.call_soon_threadsafe(self._answer)
 
     def lag_ns(self, since_ns: int) -> int:

@@ -1,4 +1,4 @@
-"""Which engine a URL means. Imports an engine only when it is asked for, so that optional drivers stay optional.
+"""Which engine a URL means. Imports an engine only when it is requested, so that optional drivers stay optional.
 
 Promises: a URL is understood or refused before anything is sent; the error names what would be accepted; no
 password appears in any text made here. Does not promise that the engine can be reached: engines connect when used.
@@ -37,7 +37,7 @@ class Engine(Protocol):
 
     @property
     def blocking(self) -> Store:
-        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        """The store for ordinary code and for the renewer, safe from any thread. Always the same one."""
         ...
 
     def asynchronous(self) -> Store:
@@ -195,7 +195,7 @@ def state_directory() -> Path:
 
 
 def former_plane_file() -> Path | None:
-    """The default file of a plane of an older version, which goes on using it. None: there is none."""
+    """The default file of a plane of an older version, which continues using it. None: there is none."""
     path = state_directory() / FORMER_PLANE_FILE
     return path if path.exists() else None
 

@@ -6,7 +6,7 @@
         lease.release()          # the store is not told; the key is released when it answers again
 
 `pause` and `kill` are for processes that a test has started, not for the one that runs the tests. `delay` and `Hold`
-wait in the colour of the point: a task that waits lets others run, a thread that waits blocks. A point of a flow is
+wait in the color of the point: a task that waits lets others run, a thread that waits blocks. A point of a flow is
 asynchronous code that the blocking facade also uses; there they block.
 
 Clock: the event loop's, or the monotonic one of the process, for `delay`.

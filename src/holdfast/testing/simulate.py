@@ -2,7 +2,7 @@
 
 A profile and a seed are one world with its own faults. A violation is printed in plain words with the one command that
 replays it; then the exit code is 1, and the other worlds are lived through all the same. Replay is exact on the same
-minor version of Python. With --campaign, a run can be stopped or killed and goes on where it was.
+minor version of Python. With --campaign, a run can be stopped or killed and continues where it was.
 """
 
 # ruff: noqa: T201 - a command prints

@@ -1,4 +1,4 @@
-"""Whatever standard output is, a command does what it does, and its exit code says what became of it."""
+"""Whatever standard output is, a command does what it does, and its exit code says its outcome."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A plane in one process, killed at every step that it persists and at every other failpoint, life after life.
 
 Each life starts the whole plane on the file that the one before has left, submits two jobs and a workflow run of its
-own (and again what the one before may not have submitted, under the same ids), and goes on until all that was ever
+own (and again what the one before may not have submitted, under the same ids), and continues until all that was ever
 submitted is over, or until it comes to its point. The last life has none. What was done is left for the checker.
 
 Time between two lives is skipped, not waited for: the clock of each life is ahead of the previous one, so that

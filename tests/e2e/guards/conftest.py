@@ -25,7 +25,7 @@ def newest_redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def leases(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a lease store: a file, unless a test asks for an engine."""
+    """The URL of a lease store: a file, unless a test requests an engine."""
     if getattr(request, "param", "sqlite") == "sqlite":
         return f"sqlite:///{tmp_path}/leases.db"
     server: RedisServer = request.getfixturevalue("newest_redis")

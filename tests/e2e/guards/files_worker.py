@@ -2,7 +2,7 @@
 
 python files_worker.py die FOLDER POINT STEP      takes STEP under fence 2, and is killed at POINT
 python files_worker.py fork FOLDER                forks inside a step, and is killed there; the child lives on
-python files_worker.py write FOLDER               writes for ever, under one rising fence after the other
+python files_worker.py write FOLDER               writes forever, under one rising fence after the other
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Worker:
         return {name: counts[name] for name in COUNTED}
 
     def settled(self, answer: Any) -> Any:
-        """The answer of a call in either colour."""
+        """The answer of a call in either color."""
 
         async def wait() -> Any:
             return await answer

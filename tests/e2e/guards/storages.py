@@ -136,7 +136,7 @@ PLACES = [
 
 
 def every_place(*, colours: bool = False) -> list[Any]:
-    """The places as parameters. `colours`: both of them."""
+    """The places as parameters. `colors`: both of them."""
     return [
         pytest.param(place, id=str(place), marks=[pytest.mark.server] if place.server else [])
         for place in PLACES

@@ -1,4 +1,4 @@
-"""The guard kit on guarded files, in both colours."""
+"""The guard kit on guarded files, in both colors."""
 
 from __future__ import annotations
 

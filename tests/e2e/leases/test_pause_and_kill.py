@@ -1,4 +1,4 @@
-"""Real processes that stand still, wake up, or die: the lock goes on, and what is stale stays out."""
+"""Real processes that stand still, wake up, or die: the lock continues, and what is stale stays out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that kills every worker that runs it, on a whole fleet: it ends as a dead letter, and the others go on."""
+"""A job that kills every worker that runs it, on a whole fleet: it ends as a dead letter, and the others continue."""
 
 from __future__ import annotations
 

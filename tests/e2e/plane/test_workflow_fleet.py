@@ -116,7 +116,7 @@ def test_without_redis_each_risk_class_does_what_its_policy_says_and_all_goes_on
         fallbacks, held_back = it.metrics(FALLBACKS), it.metrics(HELD_BACK)
         with without_redis(it):
             cut = time.monotonic()
-            # fail_open, which `low` is: runs go on, and their steps of the class `high` do not begin.
+            # fail_open, which `low` is: runs continue, and their steps of the class `high` do not begin.
             light, mixed, heavy = (it.start(name) for name in ("light", "mixed", "heavy"))
             becomes(it, light, "succeeded")
             until(lambda: it.metrics(HELD_BACK) > held_back, "a step to be held back")

@@ -61,6 +61,6 @@ def test_postgres_keeps_every_job_and_a_careless_client_loses_its_rows(power_pos
         with power_postgres.after(image):
             check_database(power_postgres.url, said)
             lost |= careless_rows(power_postgres.url, said)
-            if moment == last:  # and the plane goes on from there
+            if moment == last:  # and the plane continues from there
                 asyncio.run(check_ends(settings(power_postgres.url, leases="memory://"), said))
     assert lost, "the rig has not noticed the missing syncs"

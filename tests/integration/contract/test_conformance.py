@@ -1,4 +1,4 @@
-"""The kit x every engine x both colours, one case per sentence. A new engine is one line in ENGINES."""
+"""The kit x every engine x both colors, one case per sentence. A new engine is one line in ENGINES."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ def test_arguments_that_make_no_sense_are_refused(stage: Stage) -> None:
             relay.run(interval=0)
 
 
-# The awaited colour, on Postgres.
+# The awaited color, on Postgres.
 
 
 @pytest.fixture

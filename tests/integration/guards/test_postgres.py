@@ -1,4 +1,4 @@
-"""A guarded table through psycopg: what is accepted, what is refused, and whose transaction it is. In both colours."""
+"""A guarded table through psycopg: what is accepted, what is refused, and whose transaction it is. In both colors."""
 
 from __future__ import annotations
 

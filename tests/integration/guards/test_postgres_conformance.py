@@ -1,4 +1,4 @@
-"""The guard kit on real servers, through psycopg in both colours."""
+"""The guard kit on real servers, through psycopg in both colors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.guards.conformance import Check, checks_for, run_check
 from support.fixtures.postgres import every_postgres
 from support.guards.subjects_postgres import prepared, prepared_async
 
-# What other processes can do is a matter of the statements, which both colours share.
+# What other processes can do is a matter of the statements, which both colors share.
 CASES = [
     pytest.param(colour, check, id=f"{colour}-{check}")
     for colour in ("blocking", "asyncio")

@@ -1,4 +1,4 @@
-"""Fence records in Postgres: the contract in both colours, and the troubles of a server."""
+"""Fence records in Postgres: the contract in both colors, and the troubles of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard kit on real servers: string keys and hash keys, in both colours."""
+"""The guard kit on real servers: string keys and hash keys, in both colors."""
 
 from __future__ import annotations
 

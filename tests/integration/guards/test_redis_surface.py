@@ -1,4 +1,4 @@
-"""The surface of guarded Redis keys: two colours with one face, arguments with a defined answer, and what types say."""
+"""The surface of guarded Redis keys: two colors with one face, arguments with a defined answer, and what types say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A = carried(1)
 
 
 def members(kind: type) -> dict[str, Any]:
-    """What a class offers, with its parameters and its sentence; colour left out."""
+    """What a class offers, with its parameters and its sentence; color left out."""
     found = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_") or name == "__init__"}
     return {
         name: (_signature(each), inspect.getdoc(each)) if callable(each) else inspect.getdoc(each)

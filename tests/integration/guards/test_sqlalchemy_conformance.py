@@ -1,4 +1,4 @@
-"""The guard kit on tables and mapped classes of SQLAlchemy, on both kinds of database and in both colours."""
+"""The guard kit on tables and mapped classes of SQLAlchemy, on both kinds of database and in both colors."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_leader_that_is_cut_off_grants_nothing_and_what_it_missed_stays(etcd_c
     cut_off, rest = open_engine(minority.url).blocking, open_engine(majority).blocking
     asked, old = run_now(take(rest, "job", 60 * NS))
     cluster.cut_off(minority)
-    # The majority elects another leader, and goes on: the lease stays, ends with its release, and is granted again.
+    # The majority elects another leader, and continues: the lease stays, ends with its release, and is granted again.
     until(lambda: run_now(rest.renew_many([renewal(asked, old)], SOON)) == [True], "no renewal by the majority")
     until(lambda: run_now(rest.release("job", asked.token, old.claim, 0, SOON)), "no release by the majority")
     new = granted(rest, "job")

@@ -1,7 +1,7 @@
 """Faults of the network between a client and each store: each call ends in a documented outcome, in bounded time.
 
 The outcomes: the answer, `Unavailable` (no effect), `Timeout` (unknown, and undone), `Misconfigured` (until an operator
-acts). Whatever happened, the store can be used again when the fault is over, and no key stays taken.
+acts). Whatever happened, the store can be used again when the fault has ended, and no key stays taken.
 
 The machine may be busy, so a time limit is compared with a bare timer of the same length that runs beside it, and tried
 again: scheduling delays some tries, a mechanism that overshoots delays all of them.

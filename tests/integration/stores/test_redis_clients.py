@@ -35,7 +35,7 @@ class Rotating(CredentialProvider):
 
 
 def both(client: Any) -> None:
-    """A lock of the client's server, taken in both colours."""
+    """A lock of the client's server, taken in both colors."""
 
     async def main() -> None:
         async with holdfast.aio.connect(client=client) as locks, locks.lock("client:aio") as lease:

@@ -44,7 +44,7 @@ def test_a_dead_head_loses_its_place_when_its_ticket_ends(play: Play, redis_url:
         await give_back(store, held)
         assert (await meet(store, "fair", ticket="alive")).ahead == 1
         tickets = queue_name(redis_url, "tickets", "fair")
-        redis_raw.zadd(tickets, {"dead": 1})  # its time is over, by the server's clock
+        redis_raw.zadd(tickets, {"dead": 1})  # its time has ended, by the server's clock
         assert (await take(store, "fair", ticket="alive")).fence > held.fence
 
     play(redis_url, scenario)

@@ -1,4 +1,4 @@
-"""Two servers that go on from one counter of fences, which is ahead of their clock: no fence is given out twice.
+"""Two servers that continue from one counter of fences, which is ahead of their clock: no fence is given out twice.
 
 That a clock was set back is the same as that the counter is ahead of it, and the latter can be written down. (The drill
 `clock` sets clocks back for real.)

@@ -1,4 +1,4 @@
-"""What a lease in Redis is: a plain string, a fence, exclusion with other libraries; both colours, real servers."""
+"""What a lease in Redis is: a plain string, a fence, exclusion with other libraries; both colors, real servers."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_an_expired_holder_can_neither_renew_nor_release_what_the_next_one_has(
 ) -> None:
     async def scenario(store: Store) -> None:
         first = await take(store, "job", ttl_ns=50 * MS)
-        redis_raw.pexpire(lock_name(redis_url, "job"), 0)  # its time is over
+        redis_raw.pexpire(lock_name(redis_url, "job"), 0)  # its time has ended
         second = await take(store, "job")
         assert second.fence > first.fence
         assert await store.renew_many([renewal(first)], SOON) == [False]

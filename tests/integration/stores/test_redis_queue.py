@@ -33,7 +33,7 @@ Entered = Callable[[int], None]
 
 
 class Relay(Protocol):
-    """So many engines that want one key, each `turns` times, in one colour. `entered` is called by the holder."""
+    """So many engines that want one key, each `turns` times, in one color. `entered` is called by the holder."""
 
     def __call__(self, url: str, engines: int, turns: int, entered: Entered, *, fair: bool = False) -> int: ...
 
@@ -43,7 +43,7 @@ def _settings(fair: bool) -> dict[str, Any]:
 
 
 def _raw(url: str) -> Any:
-    """A plain client of the server. Any: redis-py's types cover both colours."""
+    """A plain client of the server. Any: redis-py's types cover both colors."""
     return redis.Redis.from_url(url.partition("?")[0])
 
 
@@ -117,7 +117,7 @@ def asyncio_relay(url: str, engines: int, turns: int, entered: Entered, *, fair:
 
 @pytest.fixture(params=[blocking_relay, asyncio_relay], ids=["blocking", "asyncio"])
 def relay(request: pytest.FixtureRequest) -> Relay:
-    """One colour, then the other."""
+    """One color, then the other."""
     chosen: Relay = request.param
     return chosen
 
@@ -303,7 +303,7 @@ def test_a_waiter_that_gets_the_key_without_a_hint_leaves_the_queue_with_the_sam
         await take(store, KEY)
         watch = await _wait_queued(store, ticket=ticket)
         assert _queued(redis_url) == 1
-        redis_raw.delete(lock_name(redis_url, KEY))  # its time is over
+        redis_raw.delete(lock_name(redis_url, KEY))  # its time has ended
         wish = ask(KEY, ticket=ticket)
         grant = await store.acquire(wish, SOON)
         assert isinstance(grant, Grant)

@@ -1,4 +1,4 @@
-"""A waiter hears of a release: across engines and colours, after a reconnect, and never by anything it must trust."""
+"""A waiter hears of a release: across engines and colors, after a reconnect, and never by anything it must trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON bodies whose size is allowed and whose structure is not: the event loop goes on serving others."""
+"""JSON bodies whose size is allowed and whose structure is not: the event loop continues serving others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_the_event_loop_runs_while_a_large_body_is_read(web: Stage, monkey
     def reading(text: str) -> Any:
         answered = threading.Event()
         loop.call_soon_threadsafe(answered.set)
-        ran.append(answered.wait(10))  # for ever, if the loop waits for us
+        ran.append(answered.wait(10))  # forever, if the loop waits for us
         return json_of(text)
 
     monkeypatch.setattr(json_body, "json_of", reading)

@@ -1,4 +1,4 @@
-"""Postgres or NATS that hangs instead of refusing: readiness says which in time, and liveness asks for no restart."""
+"""Postgres or NATS that hangs instead of refusing: readiness says which in time, and liveness requests no restart."""
 
 from __future__ import annotations
 

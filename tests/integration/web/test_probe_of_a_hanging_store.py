@@ -1,4 +1,4 @@
-"""A store that hangs instead of refusing: readiness says so in time, liveness asks for no restart, and both recover."""
+"""A store that hangs instead of refusing: readiness says so in time, liveness requests no restart, and both recover."""
 
 from __future__ import annotations
 

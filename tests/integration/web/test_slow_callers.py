@@ -1,4 +1,4 @@
-"""Callers who take for ever, and callers without end: the server goes on serving the others."""
+"""Callers who take forever, and callers without end: the server continues serving the others."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_request_that_never_ends_is_ended(
 async def test_a_caller_who_hangs_up_in_the_middle_of_its_body_is_no_failure_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor is one whose time is over; else any client could fill the log with errors and tracebacks."""
+    """Nor is one whose time has ended; else any client could fill the log with errors and tracebacks."""
     async with server(tmp_path, monkeypatch, limit_s=0.3) as port, asyncio.timeout(60):
         there = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
         for _, writer in there:

@@ -94,7 +94,7 @@ def told(pid: int, status: int) -> None:
 
 
 def dressed(request: dict[str, object], files: list[int]) -> list[str]:
-    """In a child: take on what was asked for. Returns the words."""
+    """In a child: take on what was requested. Returns the words."""
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
     for file in files:

@@ -154,7 +154,7 @@ async def cancel_everywhere(
 ) -> Findings:
     """Cancel the scenario at each of its points, or until something is wrong.
 
-    `afresh`: each time with a new client, which has yet to connect. `cleanup_s`: what cleanup may take where it is
+    `again`: each time with a new client, which has yet to connect. `cleanup_s`: what cleanup may take where it is
     slower than a cancelled caller waits for it: less than the lease lasts.
     """
     found = Findings()
@@ -233,7 +233,7 @@ async def _one(
 
 
 async def _cleaned(clients: Clients, before: set[asyncio.Task[Any]], limit_s: float) -> None:
-    """Wait until the cleanup in the background is done, or its time is over."""
+    """Wait until the cleanup in the background is done, or its time has ended."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
         held = (await clients.other.inspect(KEY)).held

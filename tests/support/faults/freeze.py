@@ -2,7 +2,7 @@
 
 A process that is stopped in the middle of a write transaction holds the write lock of the whole file until it goes on:
 that is how SQLite is, docs/guarantees.md says so, and it is not what a test of a paused lease holder is about. `freeze`
-stops the process, asks whether the files can be written, and if not lets it go on and stops it again.
+stops the process, asks whether the files can be written, and if not lets it continue and stops it again.
 """
 
 from __future__ import annotations

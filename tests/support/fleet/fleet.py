@@ -275,11 +275,11 @@ class Fleet:
         return min(found, key=lambda run: run.fence)
 
     def go(self, run: Run) -> None:
-        """Let a run that waits go on."""
+        """Let a run that waits continue."""
         (self.directory / f"{run.job}.{run.fence}.go").touch()
 
     def open_door(self, job: str) -> None:
-        """Let every run of a job go on, also those to come."""
+        """Let every run of a job continue, also those to come."""
         (self.directory / f"{job}.open").touch()
 
 

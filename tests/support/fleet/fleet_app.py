@@ -5,7 +5,7 @@ well run twice), that the guard let it in (`fleet_entered`), and its one effect 
 guarded write: an effect must never happen twice). A write that the guard refused is in `fleet_refused`.
 
 The effect is the dangerous kind: look whether it was done, think, do it. Between thinking and doing a job can be told
-to wait (`"pause": true`): it then says with a file where it is, and goes on when another file says so.
+to wait (`"pause": true`): it then says with a file where it is, and continues when another file says so.
 """
 
 from __future__ import annotations

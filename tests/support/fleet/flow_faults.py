@@ -9,7 +9,7 @@ from support.fleet.flow_runs import Orders, check, signs
 
 
 def kill_engines(it: FlowFleet, *goals: int) -> None:
-    """Kill one engine after the other, each time when so many runs are over. Others follow; nothing is done twice."""
+    """Kill one engine after the other, each time when so many runs have ended. Others follow; nothing is done twice."""
     before = signs(it)
     with Orders(it, 7) as calm:
         pass
@@ -28,7 +28,7 @@ def kill_engines(it: FlowFleet, *goals: int) -> None:
 
 
 def replace_engines(it: FlowFleet, *goals: int) -> None:
-    """Replace engines while runs go on, as a deployment does: when so many are over, an old one is told to end."""
+    """Replace engines while runs continue, as a deployment does: when so many are over, an old one is told to end."""
     old = it.engines.copy()
     for _ in old:
         it.engine().ready()

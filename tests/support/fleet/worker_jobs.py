@@ -15,7 +15,7 @@ app = App("jobs")
 
 @app.job("hold")
 def hold(ctx: BlockingContext, payload: str) -> dict[str, Any]:
-    """Says that it has begun, and goes on until it may end or must stop."""
+    """Says that it has begun, and continues until it may end or must stop."""
     place = Path(payload)
     (place / f"{ctx.job}.{os.getpid()}.began").touch()
     while not (place / f"{ctx.job}.go").exists() and not ctx.cancelled.wait(0.005):

@@ -1,4 +1,4 @@
-"""What every fence record must do, as a class of tests for each engine, and records of both colours behind one face."""
+"""What every fence record must do, as a class of tests for each engine, and records of both colors behind one face."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.runtime.run_sync import run_now
 
 
 class Opened:
-    """A record in its own colour: blocking ones are driven where they are called, others on a loop."""
+    """A record in its own color: blocking ones are driven where they are called, others on a loop."""
 
     def __init__(self, record: Any, runner: asyncio.Runner | None) -> None:
         self.record, self.runner = record, runner

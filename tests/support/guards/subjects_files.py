@@ -1,4 +1,4 @@
-"""Guarded files as the conformance kit sees them, in both colours. Importable from any process."""
+"""Guarded files as the conformance kit sees them, in both colors. Importable from any process."""
 
 from __future__ import annotations
 

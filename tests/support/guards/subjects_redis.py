@@ -1,6 +1,6 @@
 """Guarded Redis keys, as the guard kit and the demonstrations see them. Importable from child processes.
 
-A string key and a field of a hash, in both colours; one kind through a client that decodes, the other through one that
+A string key and a field of a hash, in both colors; one kind through a client that decodes, the other through one that
 does not.
 """
 

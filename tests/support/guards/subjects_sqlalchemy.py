@@ -1,4 +1,4 @@
-"""Guarded rows through SQLAlchemy, Core and ORM, in both colours, as the guard kit sees them.
+"""Guarded rows through SQLAlchemy, Core and ORM, in both colors, as the guard kit sees them.
 
 Importable from child processes. Every step is committed alone: the kit works with several connections.
 """

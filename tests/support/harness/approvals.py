@@ -109,7 +109,7 @@ async def told(replica: FlowReplica, job: str) -> list[str]:
 
 @asynccontextmanager
 async def going_on(work: Awaitable[Any]) -> AsyncIterator[asyncio.Task[Any]]:
-    """Something that goes on meanwhile, and does not outlive the test."""
+    """Something that continues meanwhile, and does not outlive the test."""
     task = asyncio.ensure_future(work)
     try:
         yield task

@@ -1,6 +1,6 @@
 """Where scenarios are played: the same `async def`, against `holdfast` and against `holdfast.aio`.
 
-A scenario speaks to the asyncio facade. In the blocking colour it gets the blocking facade behind a thin dress that
+A scenario speaks to the asyncio facade. In the blocking color it gets the blocking facade behind a thin dress that
 lets every result be awaited; the scenario is then driven by `run_now`, so anything that really suspends is found out.
 Time is either real, or manual: then nothing happens until the scenario lets time pass, and what is due happens then.
 """
@@ -223,7 +223,7 @@ class _TaskCompany:
 
 
 class Stage:
-    """One colour, one table of leases, one plan of faults, and any number of `Locks` on them."""
+    """One color, one table of leases, one plan of faults, and any number of `Locks` on them."""
 
     def __init__(self, colour: str) -> None:
         self.colour = colour
@@ -278,7 +278,7 @@ class Stage:
     # Letting things happen.
 
     def play(self, scenario: Coroutine[Any, Any, None]) -> None:
-        """Play a scenario to its end, in this stage's colour."""
+        """Play a scenario to its end, in this stage's color."""
         if self.blocking:
             run_now(scenario)
         else:

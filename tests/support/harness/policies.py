@@ -131,7 +131,7 @@ async def replica(
     run: bool = True,
     **how: Any,
 ) -> AsyncIterator[Replica]:
-    """A process that has begun to follow the policy, and goes on to."""
+    """A process that has begun to follow the policy, and continues to."""
     plan, database = Plan(), Brittle(open_database(url))
     engine = PlannedEngine(MemoryTable(), plan)
     recorder = Recorder()

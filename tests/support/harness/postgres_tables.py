@@ -1,4 +1,4 @@
-"""Scenarios about guarded Postgres tables, written once as `async def` and played in both colours.
+"""Scenarios about guarded Postgres tables, written once as `async def` and played in both colors.
 
 A scenario asks the stage for connections and tables and awaits whatever it does with them; on the blocking stage that
 never suspends. `Waits` lets it see, from outside, that one session waits for another's lock.
@@ -69,7 +69,7 @@ class _Thread(Awaitable[Any]):
 
 
 class Stage:
-    """One colour, one database."""
+    """One color, one database."""
 
     def __init__(self, colour: str, url: str) -> None:
         self.colour = colour
@@ -78,7 +78,7 @@ class Stage:
         self._threads = ThreadPoolExecutor(max_workers=32)
 
     def play(self, scenario: Coroutine[Any, Any, None]) -> None:
-        """Run a scenario to its end in this colour, and close what it has opened."""
+        """Run a scenario to its end in this color, and close what it has opened."""
         run = asyncio.run if self.colour == "asyncio" else run_now
         with self._threads:
             run(self._played(scenario))
@@ -91,7 +91,7 @@ class Stage:
                 await settled(connection.close())
 
     async def connect(self, **options: Any) -> Any:
-        """A connection of this colour; it commits every statement unless told otherwise."""
+        """A connection of this color; it commits every statement unless told otherwise."""
         options = {"autocommit": True, **options}
         connection: Any
         if self.colour == "asyncio":
@@ -134,7 +134,7 @@ class Stage:
 
 
 async def settled(answer: Any) -> Any:
-    """The answer of a call in either colour."""
+    """The answer of a call in either color."""
     return await answer if inspect.isawaitable(answer) else answer
 
 

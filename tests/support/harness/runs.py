@@ -1,7 +1,7 @@
 """A run on a stage: it is advanced by hand, in virtual time, and everything that it asks for is kept.
 
 What must hold at every event is checked at every event, whatever the test is about: nothing is made twice, nothing is
-made for a step that is over, what was over stays as it was, a second look changes nothing, and JSON changes nothing.
+made for a step that has ended, what was over stays as it was, a second look changes nothing, and JSON changes nothing.
 """
 
 from __future__ import annotations

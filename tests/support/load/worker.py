@@ -64,7 +64,7 @@ class Worker:
         return {"accepted": guarded_write(self.table, self.lease.fence, value)}
 
     def work(self, name: str, ttl: float) -> dict[str, Any]:
-        """Be in the middle of a block, for ever."""
+        """Be in the middle of a block, forever."""
         with self.locks.lock(name, ttl=ttl):
             threading.Event().wait()
         return {}

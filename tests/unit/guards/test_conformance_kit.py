@@ -1,4 +1,4 @@
-"""The kit is only worth something if a guard that is wrong fails it. Each planted bug must be found, by name."""
+"""The kit is only worth something if a guard that is wrong fails it. Each mutant must be found, by name."""
 
 from __future__ import annotations
 

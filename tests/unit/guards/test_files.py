@@ -1,4 +1,4 @@
-"""Guarded files: refusals, sections, deletion, names, what is kept of a replaced file, and the awaited colour."""
+"""Guarded files: refusals, sections, deletion, names, what is kept of a replaced file, and the awaited color."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_the_folder_may_be_renamed_while_it_is_used(files: GuardedFiles[Fenced],
     assert sorted(content(moved)) == [generation_name("x"), "x"]
 
 
-# The awaited colour. The conformance kit covers the rule; here is what only asyncio has.
+# The awaited color. The conformance kit covers the rule; here is what only asyncio has.
 
 
 @pytest.mark.asyncio

@@ -263,7 +263,7 @@ def test_what_to_do_with_a_stale_message_is_one_of_two(record: SqliteRecord) -> 
     assert refused.value.field == "on_stale"
 
 
-# The awaited colour.
+# The awaited color.
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""Fence records: the highest fence of each resource, kept for all who share the record. Each in its own colour."""
+"""Fence records: the highest fence of each resource, kept for all who share the record. Each in its own color."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios about leases are written once and played in both colours; a few belong to one colour only."""
+"""Scenarios about leases are written once and played in both colors; a few belong to one color only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.harness.leases import Stage
 
 @pytest.fixture(params=["blocking", "asyncio"])
 def stage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """A stage in each colour. Whatever a scenario opened is closed after it, and only then are its leases dropped."""
+    """A stage in each color. Whatever a scenario opened is closed after it, and only then are its leases dropped."""
     yield from _set(Stage(request.param), monkeypatch)
 
 
@@ -44,7 +44,7 @@ def _set(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A coroutine test that asks for a stage is a scenario: the stage plays it in its own colour."""
+    """A coroutine test that requests a stage is a scenario: the stage plays it in its own color."""
     stages = [each for each in pyfuncitem.funcargs.values() if isinstance(each, Stage)]
     if not stages or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None

@@ -224,7 +224,7 @@ async def test_leases_taken_in_one_request_belong_to_no_task(tasks: Stage) -> No
 
 
 def test_a_signal_handler_that_waits_for_the_lock_of_its_own_thread_is_refused(threads: Stage) -> None:
-    """Also in the middle of an acquisition, when there is no lease yet: the thread would never go on."""
+    """Also in the middle of an acquisition, when there is no lease yet: the thread would never continue."""
     locks: holdfast.Locks = plain(threads.locks())
     refused: list[AlreadyHeld] = []
 

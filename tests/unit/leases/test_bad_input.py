@@ -176,7 +176,7 @@ async def test_a_wait_that_cannot_be_one_is_refused(stage: Stage, value: Any) ->
     with pytest.raises(BadInput) as raised:
         await locks.lock("k").acquire(timeout=value)
     assert raised.value.field == "timeout"
-    lease = await locks.lock("k", ttl=5).acquire(timeout=-1)  # for ever, as in threading
+    lease = await locks.lock("k", ttl=5).acquire(timeout=-1)  # forever, as in threading
     with pytest.raises(BadInput) as raised:
         await lease.lost.wait(value)
     assert raised.value.field == "timeout"

@@ -1,4 +1,4 @@
-"""The fallback path, walked on purpose: through the real path, in both colours, and told apart from a real outage."""
+"""The fallback path, walked on purpose: through the real path, in both colors, and told apart from a real outage."""
 
 from __future__ import annotations
 

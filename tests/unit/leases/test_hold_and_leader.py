@@ -168,7 +168,7 @@ async def test_a_leader_whose_times_cannot_be_safe_is_refused(
 
 
 def _coloured(stage: Stage, main: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A body for `run` in the stage's colour."""
+    """A body for `run` in the stage's color."""
     if not stage.blocking:
         return main
 

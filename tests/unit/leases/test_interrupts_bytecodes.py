@@ -1,6 +1,6 @@
 """A signal handler that raises, or that releases leases, at every bytecode of acquire, renew, release and close.
 
-Whatever the moment: renewal goes on, no thread spins, nothing stays locked, the pool keeps its size, and the key is
+Whatever the moment: renewal continues, no thread spins, nothing stays locked, the pool keeps its size, and the key is
 free in the end.
 """
 
@@ -442,7 +442,7 @@ def test_an_interrupt_at_any_bytecode_of_a_wait_leaves_nothing_behind(
 def test_a_signal_handler_may_release_another_lease_at_any_bytecode(
     locks: holdfast.Locks, work: Work, url: Url
 ) -> None:
-    """The handler of SIGTERM that docs show: it releases, and whatever was interrupted goes on."""
+    """The handler of SIGTERM that docs show: it releases, and whatever was interrupted continues."""
     others: list[holdfast.Lease] = []
 
     def prepared(at: Tracer) -> None:

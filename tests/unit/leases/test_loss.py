@@ -200,7 +200,7 @@ async def test_a_lease_that_is_dropped_is_left_to_expire_and_says_so(stage: Stag
 
 
 async def test_the_loss_is_announced_while_a_renewal_hangs(stage: Stage) -> None:
-    """The alarm is a timer of its own: what hangs in the keeper cannot hold it up."""
+    """The alarm is a timer of its own: what hangs in the renewer cannot hold it up."""
     locks = stage.locks()
     hanging = threading.Event()
     stage.plan.before["renew_many"] = lambda: (hanging.wait(3 * LIMIT_S), None)[1]

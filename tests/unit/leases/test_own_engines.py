@@ -1,4 +1,4 @@
-"""`connect(engine=…)`: locks on an engine that the caller made, in both colours."""
+"""`connect(engine=…)`: locks on an engine that the caller made, in both colors."""
 
 from __future__ import annotations
 

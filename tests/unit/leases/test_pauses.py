@@ -112,7 +112,7 @@ def test_a_closed_loop_can_be_asked() -> None:
 @pytest.mark.requires("R25")
 @pytest.mark.asyncio
 async def test_a_loss_says_that_the_event_loop_was_blocked(tmp_path: Path) -> None:
-    """The keeper has threads of its own: it renews while the loop is blocked, and learns that the lease was broken."""
+    """The renewer has threads of its own: it renews while the loop is blocked, and learns that the lease was broken."""
     url, notebook = f"sqlite:///{tmp_path}/leases.db", Notebook()
     async with aio.connect(url, observers=[notebook]) as locks:
         lease = await locks.lock("k", ttl=1.2).acquire()

@@ -68,7 +68,7 @@ MEASURED = (
 
 
 def happened(recorder: Recorder, names: Iterator[tuple[str, str, str]], kinds: Iterable[EventKind] = EventKind) -> None:
-    """Everything that is counted of a lock, one thing for each name: as the flows and the keeper tell of it."""
+    """Everything that is counted of a lock, one thing for each name: as the flows and the renewer tell of it."""
     each_kind, each_measure = cycle(kinds), cycle(MEASURED)
     for number, (key, family, risk) in enumerate(names):
         kind, (measure, outcome) = next(each_kind), next(each_measure)

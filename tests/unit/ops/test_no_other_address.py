@@ -19,7 +19,7 @@ pytestmark = pytest.mark.threat("X13")
 
 @contextmanager
 def answering(status: int, headers: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers everything alike; its address, and what it was asked for."""
+    """A server that answers everything alike; its address, and the requests that it got."""
     asked: list[str] = []
 
     class Answer(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Two colours, one surface: the same names, parameters, defaults and sentences in `holdfast` and `holdfast.aio`."""
+"""Two colors, one surface: the same names, parameters, defaults and sentences in `holdfast` and `holdfast.aio`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast import LockSettings, aio
 
 TWINS = ["Locks", "Lock", "Lease", "DegradedLease", "Leader", "Lost", "connect"]
 
-# What only one colour has, and why.
+# What only one color has, and why.
 OWN: dict[str, str] = {
     "Locks.ports": "a plain attribute of the blocking Locks, which needs no loop",
     "Locks.runtime": "an asynchronous Locks belongs to the loop that uses it first",
@@ -33,7 +33,7 @@ OWN: dict[str, str] = {
     "Leader.__aexit__": "async with",
 }
 
-# Sentences that differ because the colours do: what a task is here, a thread is there.
+# Sentences that differ because the colors do: what a task is here, a thread is there.
 OWN_WORDS = {"Locks", "Locks.exclusive", "Locks.ports", "Locks.runtime"}
 
 NEVER_AWAITED = {
@@ -60,7 +60,7 @@ def members(cls: type) -> dict[str, Any]:
 
 
 def words(doc: str | None) -> str:
-    """A docstring with what is a thread in one colour and a task in the other made equal."""
+    """A docstring with what is a thread in one color and a task in the other made equal."""
     text = inspect.cleandoc(doc or "")
     text = re.sub(r"\b(threads|tasks)\b", "threads-or-tasks", text)
     return re.sub(r"\basync with\b", "with", text)
@@ -115,7 +115,7 @@ def test_twins_are_described_by_the_same_sentences(name: str) -> None:
 
 @pytest.mark.parametrize("name", [each for each in TWINS if each != "connect"])
 def test_what_waits_in_one_colour_is_awaited_in_the_other(name: str) -> None:
-    """Nothing is a coroutine in the blocking colour; whatever talks to a store or waits is one in the other."""
+    """Nothing is a coroutine in the blocking color; whatever talks to a store or waits is one in the other."""
     for each, value in members(getattr(holdfast, name)).items():
         assert not inspect.iscoroutinefunction(value), each
     local = {"is_set", "remaining", "ensure_held", "progress", "let_run_out", "hand_over", "condition"} | NEVER_AWAITED

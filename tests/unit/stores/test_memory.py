@@ -1,4 +1,4 @@
-"""What the memory store promises beyond the contract that every store keeps: colours, loops, names and forks."""
+"""What the memory store promises beyond the contract that every store keeps: colors, loops, names and forks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_inspect_counts_those_who_listen() -> None:
     assert table._listeners == {}
 
 
-# Colours: one table, threads and loops together.
+# Colors: one table, threads and loops together.
 
 
 def test_a_blocking_and_an_asyncio_store_of_one_engine_exclude_each_other() -> None:

@@ -1,4 +1,4 @@
-"""A majority of stores as one store: nodes that are gone, slow, wrong or full of other votes, in both colours."""
+"""A majority of stores as one store: nodes that are gone, slow, wrong or full of other votes, in both colors."""
 
 from __future__ import annotations
 

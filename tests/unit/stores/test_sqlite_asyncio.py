@@ -1,4 +1,4 @@
-"""The asynchronous colour of the SQLite store: order, cancellation, time limits, and a loop that is never blocked."""
+"""The asynchronous color of the SQLite store: order, cancellation, time limits, and a loop that is never blocked."""
 
 from __future__ import annotations
 

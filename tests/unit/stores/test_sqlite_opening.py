@@ -363,7 +363,7 @@ def test_a_call_goes_through_as_soon_as_the_other_writer_is_done(path: Path, sto
 
 
 def test_a_deleted_file_is_noticed_and_created_again(path: Path, store: SqliteStore) -> None:
-    """Otherwise this process would go on with a file that no other process can see."""
+    """Otherwise this process would continue with a file that no other process can see."""
     acquire(store, ask("first"))
     for part in path.parent.iterdir():
         part.unlink()

@@ -1,4 +1,4 @@
-"""Whatever a server answers, byte for byte: a lease is held only if the answer is exactly what was asked for."""
+"""Whatever a server answers, byte for byte: a lease is held only if the answer is exactly what was requested."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_answer_that_is_almost_right_is_no_grant(liar: Liar, at: int, by: int
     }[how]
     liar.answer = lambda _: resp(changed)
     found = liar.run(tried(liar.store, asked))
-    if isinstance(found, Grant):  # then it says the same in all that was asked for
+    if isinstance(found, Grant):  # then it says the same in all that was requested
         head, granted_us, fence, token = changed.decode().rsplit(" ", 3)
         assert (head, token) == (f"{asked.owner} hf1 {asked.family}", asked.token)
         assert granted_us.isdecimal()

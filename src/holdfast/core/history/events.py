@@ -44,7 +44,7 @@ class EventKind(TextEnum):
     EXTENDED = "extended"  # seen at the store: it renewed a key for the token that was granted under this fence
     ENDED = "ended"  # seen at the store: it deleted a key for the token that was granted under this fence
     FORGOT = "forgot"  # seen at the store: it lost leases (a restart without persistence, a lagging replica)
-    HEALED = "healed"  # all faults are over; every key must be acquirable by until_ns
+    HEALED = "healed"  # all faults have ended; every key must be acquirable by until_ns
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -13,7 +13,7 @@
     C10  no protected step starts after the local deadline
     C11  after the last fault every key can be had again in time
 
-C12 is about the checker itself: each planted bug must fail it, and a clean history must pass (`tests/mutation`).
+C12 is about the checker itself: each mutant must fail it, and a clean history must pass (`tests/mutation`).
 
 A fence is a total order, so no search is needed: each rule is one sweep, O(n log n) for all; and keys to which nothing
 but the usual has happened are let pass by one quick sweep (`core.history.prefilter`). C4 leaves out what no

@@ -120,7 +120,7 @@ def settled(fences: Iterable[int], nodes: int) -> int | None:
 
 
 def assured(fences: Iterable[int], nodes: int) -> int | None:
-    """The highest number that a majority has reached: every later majority has a node that goes on above it."""
+    """The highest number that a majority has reached: every later majority has a node that continues above it."""
     falling = sorted(fences, reverse=True)
     need = majority(nodes)
     return falling[need - 1] if len(falling) >= need else None

@@ -26,7 +26,7 @@ from holdfast.errors import BadInput
 from holdfast.types import NS
 
 MINUTE_NS: Final = 60 * NS
-ATTEMPTS_MAX: Final = 2_000_000  # of one replay; what needs more is a lock that is held for ever
+ATTEMPTS_MAX: Final = 2_000_000  # of one replay; what needs more is a lock that is held forever
 
 
 class Arrival(NamedTuple):
@@ -75,7 +75,7 @@ def guardrails(backoff: Backoff, ttl_ns: int, median_hold_ns: int | None) -> lis
 
 
 class _Replay:
-    """One run. Events are told apart by their sequence number, so that equal times have one order."""
+    """One run. Events are distinguished by their sequence number, so that equal times have one order."""
 
     def __init__(self, backoff: Backoff, patience_ns: int, draw: Draw) -> None:
         self._backoff = backoff

@@ -209,7 +209,7 @@ def margin_ns(timing: Timing, tail_ns: int = 0) -> int:
 
 
 def _again_ns(timing: Timing) -> int:
-    """The longest time until a renewal without an answer is sent again, as the keeper's calendar rounds it."""
+    """The longest time until a renewal without an answer is sent again, as the renewer's calendar rounds it."""
     step = timing.renew_every_ns // 8  # as `lease.renewal_in_ns` has it; a test compares the two
     return step // 2 + step + SLOT_NS
 

@@ -75,7 +75,7 @@ class FaultProxy:
         self._reset()
 
     def refuse(self, refusing: bool = True) -> None:
-        """Reset new connections immediately. Open ones go on."""
+        """Reset new connections immediately. Open ones continue."""
         with self._changed:
             self._away = refusing
 
@@ -89,7 +89,7 @@ class FaultProxy:
             self._hushed = True
 
     def half_open(self) -> None:
-        """Forward nothing on the open connections for ever, as if their other end had lost its power. New ones work."""
+        """Forward nothing on the open connections forever, as if their other end had lost its power. New ones work."""
         with self._changed:
             self._mute.update(self._pairs)
 

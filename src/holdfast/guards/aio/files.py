@@ -4,7 +4,7 @@
         await report.replace(recalculated(report.data))
 
 Each step runs in a thread of the loop's default executor, for file systems have no other way. A step cannot be
-interrupted half-way: when the task is cancelled the thread is awaited, and then the cancellation goes on. Whether the
+interrupted half-way: when the task is cancelled the thread is awaited, and then the cancellation continues. Whether the
 step was done can be seen from the file; it was done as a whole, or not at all.
 """
 

@@ -1,4 +1,4 @@
-"""Guard kit: a writer dies between two steps. Afterwards value and fence fit together, and others can go on.
+"""Guard kit: a writer dies between two steps. Afterwards value and fence fit together, and others can continue.
 
 A guard that marks its moments (`holdfast.core.failpoints`) is killed at each one that it reaches; every guard is
 killed from outside as well, at moments of chance, while it writes as fast as it can. A killed process is not a failed
@@ -106,7 +106,7 @@ async def _die_everywhere(world: GuardWorld, nurse: ParentProcess, step: CrashSt
         resource = await _prepared(world, step)
         life = nurse.raise_one(partial(_do, world.factory, world.asynchronous, resource, step, number))
         expect(life.killed, f"{step}: the moment {point!r} was not reached a second time")
-        # In company, because that has a limit: a lock that the dead one left behind must not stop the next for ever.
+        # In company, because that has a limit: a lock that the dead one left behind must not stop the next forever.
         await world.together([world.borrow(resource, partial(_go_on, step, step.allowed, point))])
 
 
@@ -120,7 +120,7 @@ async def _prepared(world: GuardWorld, step: CrashStep) -> str:
 async def _go_on(
     step: CrashStep, allowed: tuple[tuple[str | None, int | None], ...], point: str, guarded: OpenedSubject
 ) -> None:
-    """What is left is one of what may be, older holders stay out, and a newer one goes on from there."""
+    """What is left is one of what may be, older holders stay out, and a newer one continues from there."""
     what = f"{step}, killed at {point}"
     found = await guarded.look()
     expect(found in allowed, f"{what}: value and fence are {shown(found)}, not one of {shown(allowed)}")

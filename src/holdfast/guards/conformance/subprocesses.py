@@ -147,7 +147,7 @@ class ParentProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """What became of a child: what it said, and whether it was killed before its end."""
+    """The outcome of a child: what it said, and whether it was killed before its end."""
 
     said: tuple[str, ...]
     killed: bool

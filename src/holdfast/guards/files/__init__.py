@@ -13,7 +13,7 @@ Does not promise anything about programs that write the files directly: there is
 read at any time, and see whole contents only. Contents are handled as a whole, in memory.
 
 Clock: none, but for the wait for the lock (`timeout`, monotonic). A process that is stopped inside a step keeps others
-from that file until it goes on or dies, and they get `Unavailable` after `timeout`.
+from that file until it continues or dies, and they get `Unavailable` after `timeout`.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class FileView:
         return self._data.decode(encoding)
 
     def end(self) -> None:
-        """The section is over: values that were read stay readable, and no write is possible any more."""
+        """The section has ended: values that were read stay readable, and no write is possible any more."""
         self._closed = True
 
     def _ensure_open(self) -> None:

@@ -13,7 +13,7 @@ here, with nothing changed), raise the fence and sync it, rename, sync the folde
 is overwritten or removed by the next step on the same name; only the holder of the lock ever has one.
 
 Kept when a file is replaced: its mode, owner, group and extended attributes (which hold ACLs and labels). Not kept: its
-inode, so other hard links go on showing the old content. Blocking: no method here suspends.
+inode, so other hard links continue showing the old content. Blocking: no method here suspends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a client that presents its fence over HTTP does before and after each request, whatever library sends it.
 
 Promises: nothing is sent under a lease that is known to be lost, nor a request or a retry under one that has less time
-left than was asked for; both headers are those of the lease at that moment, and one that was set by hand and differs is
+left than was requested; both headers are those of the lease at that moment, and one that was set by hand and differs is
 refused; they go to the origins that were named, or to the first one that was used, and a request to any other is
 refused: sent without them it would be unprotected, and with them it would name locks to strangers. An answer that says
 that the fence is stale becomes `FencedOut`.
@@ -39,7 +39,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics(GuardStatistics):
-    """What became of the requests of one client."""
+    """The outcome of the requests of one client."""
 
     unguarded: int = 0  # successful answers of servers that do not check fences
 
@@ -78,7 +78,7 @@ class Presenter:
         self._unguarded: dict[str, int] = {}
 
     def statistics(self) -> ClientStatistics:
-        """What became of the requests so far."""
+        """The outcome of the requests so far."""
         counts = asdict(self._admission.statistics())
         with self._mutex:
             return ClientStatistics(**counts, unguarded=sum(self._unguarded.values()))

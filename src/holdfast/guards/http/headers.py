@@ -102,7 +102,7 @@ class HeaderProblem:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self, instance: str) -> bytes:
-        """The document. `instance` is the path that was asked for."""
+        """The document. `instance` is the path that was requested."""
         shown = {
             "type": PROBLEM_TYPE + self.name,
             "title": self.title,

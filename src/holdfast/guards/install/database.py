@@ -128,5 +128,5 @@ def _postgres() -> Any:
 
 
 def only(rows: Sequence[Row]) -> Any:
-    """The one value that was asked for; None if there is no row."""
+    """The one value that was requested; None if there is no row."""
     return rows[0][0] if rows else None

@@ -145,7 +145,7 @@ def postgres_functions(table: str) -> tuple[str, ...]:
 
 
 def _trigger_name(part: str) -> str:
-    # The two that mark and unmark the fence have to be neighbours in the order of names, and in this order.
+    # The two that mark and unmark the fence have to be neighbors in the order of names, and in this order.
     order = {"present": "1_", "require": "2_"}.get(part, "")
     return f"{PREFIX}{order}{part}"
 

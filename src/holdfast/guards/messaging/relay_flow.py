@@ -4,12 +4,12 @@ A message is marked only after `publish` has returned, so one that was sent and 
 connection broke) is sent again: at least once. The next message of a key is looked for after that, so the order of a
 key is kept, whatever else is on the way. When `publish` raises, what it raises decides:
 
-    ConnectionError, TimeoutError, OSError,     the bus is not there. The message is tried again, for ever; after a few
+    ConnectionError, TimeoutError, OSError,     the bus is not there. The message is tried again, forever; after a few
     BackendError, RetryLater, and `outages`     in a row the run ends, and the next one tries again
     any other Exception                         the bus does not want this message. After `max_attempts` it is parked,
                                                 and waits for a person
 
-Either way the message is not tried again before a pause that doubles each time, and other keys go on meanwhile.
+Either way the message is not tried again before a pause that doubles each time, and other keys continue meanwhile.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ SCRIPT FLUSH) it is sent again.
 A step whose answer was lost (`Timeout`) may be repeated under the same fence: each of them says what shall be, not what
 shall be added. Only what it returns differs then (a repeated `delete` finds nothing), and a repeated `publish` is a
 second message. Something *else* written after a `Timeout` can be overtaken by the lost step, which has the same fence:
-repeat the lost step until it is answered, or go on under a new lease, whose fence shuts it out.
+repeat the lost step until it is answered, or continue under a new lease, whose fence shuts it out.
 
 Does not promise: anything about clients that write to the data or to the fences without the guard. That a fence is
 remembered longer than the server remembers it: a failover to a replica that lags, a crash before the append-only file

@@ -98,7 +98,7 @@ class KeyFlow:
         return dict(zip(shown[::2], shown[1::2], strict=True))
 
     async def hdel(self, lease: Bearer, key: str, names: Sequence[Any], rule: Rule) -> tuple[int, frozenset[Any]]:
-        """Remove fields of a hash: how many were there, and which were asked for."""
+        """Remove fields of a hash: how many were there, and which were requested."""
         if not names:
             raise BadInput("fields", "are none", "name at least one; delete() removes the whole hash")
         encoded = [self._calls.encoded("fields", each) for each in names]

@@ -47,7 +47,7 @@ class KeyView:
         return dict(self._content.value or {})
 
     def end(self) -> None:
-        """The section is over: values that were read stay readable, and no write is possible any more."""
+        """The section has ended: values that were read stay readable, and no write is possible any more."""
         self._closed = True
 
     def __bool__(self) -> bool:

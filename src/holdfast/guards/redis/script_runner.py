@@ -95,7 +95,7 @@ class AsyncScriptRunner(_Coded):
 
 
 def calls_of(client: object, *, blocking: bool | None = None) -> ScriptRunner:
-    """The calls of a client, or `BadInput` if it is not one, or not of the color that is asked for."""
+    """The calls of a client, or `BadInput` if it is not one, or not of the color that is requested."""
     if isinstance(client, PIPELINES):
         raise BadInput("client", "a pipeline collects commands", "give the client: a step is decided by its answer")
     if isinstance(client, Redis | RedisCluster) and blocking is not False:

@@ -23,7 +23,7 @@ class RowView(Mapping[str, Any]):
         return self._found is not None
 
     def end(self) -> None:
-        """The section is over: values that were read stay readable, and no write is possible any more."""
+        """The section has ended: values that were read stay readable, and no write is possible any more."""
         self._closed = True
 
     def __getitem__(self, column: str) -> Any:

@@ -180,7 +180,7 @@ class Locks(AnyLocks):
         return inspection(name, run_now(self.ports.store.inspect(name, self.ports.request_timeout_ns)))
 
     def list(self, prefix: str = "", limit: int = 1000, *, after: str = "") -> list[Inspection]:
-        """The locks that are held now, sorted by name; behind the name `after`, where a list goes on."""
+        """The locks that are held now, sorted by name; behind the name `after`, where a list continues."""
         if prefix != "":
             check_key("prefix", prefix)
         if after != "":

@@ -53,7 +53,7 @@ class WithStatement:
         self._lease = None  # if this line is not reached, `drop` completes the release
 
     def drop(self) -> None:
-        """The statement is over. Its lease is still here only if an interrupt skipped or cut the end."""
+        """The statement has ended. Its lease is still here only if an interrupt skipped or cut the end."""
         self.over = True
         lease = self._lease
         if lease is not None:

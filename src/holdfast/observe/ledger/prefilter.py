@@ -172,7 +172,7 @@ def _look(found: ColumnSurvey, block: Block, first: int, wanted: Wanted | None) 
     meaning = bytearray(b"".join(kind)).translate(_MEANINGS)
     found.grants += meaning.count(prefilter.GRANT)
     for row, is_back in enumerate(map(gt, began, at)) if any(map(gt, began, at)) else ():
-        if is_back:  # a clock was set back while it was asked for
+        if is_back:  # a clock was set back while it was read
             if meaning[row] == prefilter.GRANT:
                 found.granted.add(found.keys[key[row]])
             meaning[row] = prefilter.ODD

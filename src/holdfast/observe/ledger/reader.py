@@ -77,7 +77,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are asked for. Times are wall-clock nanoseconds; `until_ns` is not included."""
+    """Which records are requested. Times are wall-clock nanoseconds; `until_ns` is not included."""
 
     key: str | None = None
     family: str | None = None
@@ -89,7 +89,7 @@ class Wanted:
         return self.includes(record.key, record.family, record.at_ns)
 
     def includes(self, key: str, family: str, at_ns: int) -> bool:
-        """Whether records of this key, family and time are asked for."""
+        """Whether records of this key, family and time are requested."""
         return (
             (self.key is None or key == self.key)
             and (self.family is None or family == self.family)

@@ -2,7 +2,7 @@
 
 A ledger is a directory. Each process that writes to it has files of its own there (`HOST-PID-START.000001.jsonl`, …):
 several processes, also on several hosts of one shared file system, need no lock between them, and no line is torn by a
-neighbour. A file is full at `file_bytes` or after `file_age`, and then the next one is begun. When the directory has
+neighbor. A file is full at `file_bytes` or after `file_age`, and then the next one is begun. When the directory has
 more than `keep_bytes`, or files older than `keep_age`, the oldest files without a writer are deleted.
 
 Promises: `note` never blocks, never raises and never waits for the disk; memory is bounded by `room`. What could not be
@@ -269,7 +269,7 @@ class Ledger:
 
 def _files(directory: Path) -> Iterable[tuple[int, int, Path]]:
     for path in directory.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(OSError):  # a neighbour has deleted it
+        with contextlib.suppress(OSError):  # a neighbor has deleted it
             status = path.stat()
             yield status.st_mtime_ns, status.st_size, path
 

@@ -239,7 +239,7 @@ class Runbook:
     fine: str  # the text if no rule applies
     essential: tuple[str, ...]  # the steps that this text requires
     argument: Argument | None = None
-    writes: str = ""  # what it writes, if anything; then it asks for confirmation
+    writes: str = ""  # what it writes, if anything; then it requests confirmation
     in_order: bool = False  # whether each step depends on the one before
     then: tuple[NextStep, ...] = ()  # next steps if all is well
     causes_first: bool = False  # the rules are ordered from causes to consequences; the report begins with findings

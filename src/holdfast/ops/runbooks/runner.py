@@ -5,7 +5,7 @@
 A runbook about a job or run that was called without an id first searches for suspects. The steps about the whole plane
 run meanwhile, once. Then all suspects are examined concurrently.
 
-Promises: a report when the time limit is over, or twice that if suspects must be found first. A failing step is
+Promises: a report when the time limit has ended, or twice that if suspects must be found first. A failing step is
 evidence. Clock: the wall clock, for people; the event loop's, for the limits.
 """
 

@@ -1,6 +1,6 @@
 """A message as it is stored and sent, and back.
 
-Promises: what comes out is what went in, the fence included; what cannot be read is told apart from what can, never
+Promises: what comes out is what went in, the fence included; what cannot be read is distinguished from what can, never
 guessed at. In a table a message is a row; on a wire it is one JSON document, with the fence and the id in headers (the
 same headers as on every other road, `guards.http.headers`), so that servers and tools can see them.
 """

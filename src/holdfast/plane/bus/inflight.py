@@ -150,7 +150,7 @@ class InFlight:
             task.cancel()
         if late:
             _, deaf = await asyncio.wait(late, timeout=_CANCEL_LIMIT_S)
-            for task in deaf:  # it is delivered again when its time is over
+            for task in deaf:  # it is delivered again when its time has ended
                 text = "a handler does not stop when it is cancelled"
                 log_event(_log, logging.WARNING, text, subject=self._how.subject, group=self._how.group)
                 self._count -= self._running.pop(task, None) is not None

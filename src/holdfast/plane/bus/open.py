@@ -1,4 +1,4 @@
-"""Which bus a URL means. Imports NATS only when it is asked for, so that its client stays optional.
+"""Which bus a URL means. Imports NATS only when it is requested, so that its client stays optional.
 
 Promises: a URL is understood or refused before anything is sent; no password appears in any text made here.
 """
@@ -45,7 +45,7 @@ def open_bus(
     `nats://user:password@host:4222,other:4222` takes `?stream=NAME` (several planes on one server) and `?replicas=3`.
     `dead` gets messages that are not delivered again; without it the bus publishes, and refuses to consume.
     `backoff` is for errors that bring no delay of their own. `poll_ns`: how often to look for what no hint told of.
-    `grace_ns`: how long handlers may go on when their consumer ends.
+    `grace_ns`: how long handlers may continue when their consumer ends.
     """
     if url is None:
         return EmbeddedBus(database, clock, entropy, dead=dead, backoff=backoff, poll_ns=poll_ns, grace_ns=grace_ns)

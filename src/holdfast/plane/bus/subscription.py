@@ -1,4 +1,4 @@
-"""What every bus does alike for a consumption: check how it is asked for, and see its end through."""
+"""What every bus does alike for a consumption: check how it is requested, and see its end through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which database a URL means. Imports an engine only when it is asked for, so that its driver stays optional.
+"""Which database a URL means. Imports an engine only when it is requested, so that its driver stays optional.
 
 Promises: a URL is understood or refused before anything is opened or sent; what is refused says what would be accepted;
 no password appears in any text made here. Does not promise that the database can be reached: it connects when used.

@@ -28,7 +28,7 @@ Handler: TypeAlias = Callable[[Delivery], Awaitable[None]]
 
 
 class Tx(Protocol):
-    """One open transaction. Work inside it awaits this and nothing else, so that it runs in any colour."""
+    """One open transaction. Work inside it awaits this and nothing else, so that it runs in any color."""
 
     @property
     def dialect(self) -> Dialect:
@@ -114,7 +114,7 @@ class Database(Protocol):
     async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         """Run the work in one transaction, commit it durably, and return its result. An error rolls it back.
 
-        The work may be run again from its start when the database asks for that (busy, serialisation), so it must
+        The work may be run again from its start when the database asks for that (busy, serialization), so it must
         change nothing outside the transaction. Work of concurrent callers may share one commit.
 
         `checked`: what is put names with `rows`, and in its conditions, all that the work was told by queries. Then
@@ -263,7 +263,7 @@ class Consumer(Protocol):
         ...
 
     def pause(self) -> None:
-        """Take no more messages; those in flight go on."""
+        """Take no more messages; those in flight continue."""
         ...
 
     def resume(self) -> None:

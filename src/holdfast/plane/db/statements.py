@@ -58,7 +58,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _FIRST_WORD: Final = re.compile(r"(?: \s | -- [^\n]* (?:\n|\Z) | /\* .*? \*/ )* (\w*)", re.VERBOSE | re.DOTALL)
-# Works share transactions: one that ended its own would end its neighbours'.
+# Works share transactions: one that ended its own would end its neighbors'.
 _NOT_IN_A_WORK: Final = frozenset(
     (
         *("abort", "begin", "commit", "end", "prepare", "release", "rollback", "savepoint", "start"),

@@ -136,7 +136,7 @@ class Workers:
         return kept
 
     async def leave(self, worker: str) -> bool:
-        """Note that a worker has left for good. False: it is not known."""
+        """Note that a worker has left permanently. False: it is not known."""
         values = {"worker": check_id("worker", worker), "at_ns": self._clock.now().wall}
         return bool(await self._database.write(lambda tx: tx.query(_LEAVE, values)))
 

@@ -2,7 +2,7 @@
 
 Dead letters of jobs: jobs that the plane does not retry any more are stored, so that operators can retry them.
 
-Promises: trying a dead letter again makes one new job, however often and from wherever it is asked for; the old job and
+Promises: trying a dead letter again makes one new job, however often and from wherever it is requested; the old job and
 its history stay as they are. Whatever new jobs must pass, such as the rules of approval, these must too. Neither the
 caller who tries it again nor those who asked for the earlier jobs may approve the new one.
 

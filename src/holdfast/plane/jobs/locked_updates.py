@@ -85,7 +85,7 @@ class LockedChanges:
             return await self._store.change(lease, job_id, deciding(carried(lease)))
 
     async def try_all(self, wanted: Sequence[tuple[str, Deciding]], *, coming: bool) -> list[Changed | Failed]:
-        """The same for jobs that differ, without waiting for locks. What became of each.
+        """The same for jobs that differ, without waiting for locks. The outcome of each.
 
         `coming`: they are to come to workers.
         """

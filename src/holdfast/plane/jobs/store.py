@@ -278,7 +278,7 @@ class JobStore:
         return ended if isinstance(ended, Failed) else UpdateResult(presented.checked_fence, ended)
 
     def _ended(self, presented: Presented, outcome: UpdateOutcome) -> Changed | Failed:
-        """What became of one change, with the admission told of it."""
+        """The outcome of one change, with the admission told of it."""
         if isinstance(outcome, Failed):
             if isinstance(outcome.error, InvalidTransition):
                 self._tell_end(presented, outcome.error)

@@ -53,7 +53,7 @@ class Abandoned(RetryLater):
 
 @dataclass(slots=True)
 class ItemLockStatistics:
-    """What became of the attempts to have the locks of one family since this was made."""
+    """The outcome of the attempts to have the locks of one family since this was made."""
 
     waited: Distribution = field(default_factory=Distribution)  # for locks that were had
     waited_in_vain: Distribution = field(default_factory=Distribution)  # busy, or no store

@@ -1,7 +1,7 @@
 """When a periodic task ticks, and when other replicas try to lead. Pure: no clock and no randomness of its own.
 
 Promises: ticks lie on a grid of one interval from the moment at which leadership began, each moved by a jitter that is
-never negative and never more than `spread_ns`; so the rate is exactly one for each interval, however long it goes on,
+never negative and never more than `spread_ns`; so the rate is exactly one for each interval, however long it continues,
 and two ticks are never closer than the interval less the spread. After a tick that took longer than that, the next is
 at the next point of the grid; missed ticks are counted, and not repeated. A replica waits at most one interval between
 two attempts to lead.

@@ -79,7 +79,7 @@ class Sticky:
         return 0
 
     async def lost(self, lease: Lease) -> None:
-        """See `Leadership`. The keeper renews it."""
+        """See `Leadership`. The renewer renews it."""
         await lease.lost.wait()
 
     def window_ns(self, lease: Lease) -> int | None:

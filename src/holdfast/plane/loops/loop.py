@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One tick: its lease, and whether it should go on."""
+    """One tick: its lease, and whether it should continue."""
 
     lease: Lease
     number: int = 0  # its number on the grid of this leadership; 0: the first
@@ -115,7 +115,7 @@ class Loop:
         """`at_once`: the first attempt to lead is made at the start, not after a random part of an interval.
 
         A sticky leader's lease is renewed every `renew_every` (a third of its TTL), and given up when `failures` (3)
-        renewals in a row failed. `grace` is how long a tick that runs may go on when the block is left.
+        renewals in a row failed. `grace` is how long a tick that runs may continue when the block is left.
         """
         if family.scope is not Scope.LOOP or family.places:
             raise BadInput("family", f"{family.name} is not the lock of a loop", "declare one with scope LOOP")

@@ -1,6 +1,6 @@
-"""The replayer places waiting jobs again whose message was lost, before their time limit is over.
+"""The replayer places waiting jobs again whose message was lost, before their time limit has ended.
 
-Promises: these jobs go on: one whose time has come, one that waits in a queue although it could go, one that was
+Promises: these jobs continue: one whose time has come, one that waits in a queue although it could go, one that was
 scheduled and not sent, one that was sent and not started, and one whose worker is gone with its message. Each is placed
 under its own lock, by the code that places a new job. A job that waits because its pool, tenant or topic is full, or
 because no worker serves its topic, is skipped after the first one of its kind was tried. So a long queue costs a tick

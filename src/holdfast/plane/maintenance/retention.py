@@ -248,7 +248,7 @@ _APPROVALS: Final = sql("cleanup_approvals")
 
 
 async def finished_runs(cleanup: Cleanup, tx: Tx, progress: ScanPositions) -> tuple[Counter[str], ScanPositions, bool]:
-    """One batch of runs. A timeline that is too long for one batch goes on in the next, and its run goes last."""
+    """One batch of runs. A timeline that is too long for one batch continues in the next, and its run goes last."""
     now_ns, kept = cleanup.now_ns(), cleanup.retention
     most = min(cleanup.batch, RUNS_MAX)
     values = {"before_ns": now_ns - kept.runs_ns, "keys_before_ns": now_ns - kept.keys_ns, "most": most}

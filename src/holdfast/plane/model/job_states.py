@@ -37,7 +37,7 @@ class JobState(TextEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether the job is over. What is not terminal counts against its tenant's limit."""
+        """Whether the job has ended. What is not terminal counts against its tenant's limit."""
         return self in TERMINAL
 
 

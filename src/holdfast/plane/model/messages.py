@@ -33,10 +33,10 @@ WORK: Final = "work"  # work.<pool>.<topic>: attempts for the workers of a pool 
 STOP: Final = "stop"  # stop.<worker>: a worker should stop an attempt; lost ones do no harm, the lease ends it too
 
 RUN_LOOK: Final = "run.look"  # the engine should advance a run: it is new, or a time of it has come
-RUN_RESULT: Final = "run.result"  # a job of a run is over, as the scheduler has written it
+RUN_RESULT: Final = "run.result"  # a job of a run has ended, as the scheduler has written it
 RUN_CHILD: Final = "run.child"  # a run that another run's step had started is over
 RUN_CANCEL: Final = "run.cancel"  # a caller requests the end of a run
-RUN_DONE: Final = "run.done"  # a run is over
+RUN_DONE: Final = "run.done"  # a run has ended
 
 SCHEDULER: Final = "scheduler"
 ENGINE: Final = "engine"
@@ -45,7 +45,7 @@ WORKERS: Final = "workers"
 # Labels that the plane sets: on jobs of a run, and on jobs submitted to a given pool. Callers must not use such names.
 OWN_LABELS: Final = "holdfast."
 EMPTIED_LABEL: Final = "holdfast.emptied"  # what the job was about was forgotten (`cleanup_content`)
-POOL_LABEL: Final = "holdfast.pool"  # the pool that was asked for, and that the job therefore never leaves
+POOL_LABEL: Final = "holdfast.pool"  # the pool that was requested, and that the job therefore never leaves
 RUN_LABEL: Final = "holdfast.run"
 STEP_LABEL: Final = "holdfast.step"
 RISK_LABEL: Final = "holdfast.risk"
@@ -212,7 +212,7 @@ def child_over(parent: str, risk: str, child: str, status: str, reason: str | No
 
 
 def run_done(run: str, tenant: str, workflow: str, status: str, version: int, *, made_ns: int) -> Message:
-    """A run is over. `made_ns`: when it was made."""
+    """A run has ended. `made_ns`: when it was made."""
     body = {"run": run, "tenant": tenant, "workflow": workflow, "status": status}
     return Message(f"{RUN_DONE}:{run}:{made_ns}:{version}", RUN_DONE, body, run)
 

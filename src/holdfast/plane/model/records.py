@@ -26,7 +26,7 @@ BRIEF_NS: Final = 10 * MS
 """An attempt that took less counts as very short."""
 
 TEXT_CHARS_MAX: Final = 200
-"""What an outline has of a longer text. Statements read one character more of a description, to know that it goes on,
+"""What an outline has of a longer text. Statements read one character more of a description, to know that it continues,
 and `_WRITTEN_MAX` of a message, which is JSON: as many characters as fit there however they are written."""
 
 

@@ -180,7 +180,7 @@ def of_reconciler(reconciler: Reconciler) -> Iterator[Reading]:
 
 
 def of_replayer(replayer: Replayer, placement: Placement) -> Iterator[Reading]:
-    """What the replayer has made go on."""
+    """What the replayer has made continue."""
     statistics = replayer.statistics()
     yield Reading("replayer", {**flat(statistics), "orphan_replayed": bounded(statistics.orphan_replayed)})
     yield of_job_locks(placement.lock_statistics, "replayer")

@@ -277,7 +277,7 @@ class ResourceLocks:
         until_ns = self._clock.now().mono + limit_ns
         listener = self._database.listen(channel_of(request.slot))
         try:
-            while True:  # ends when the time is over
+            while True:  # ends when the time has ended
                 answer = await self._try_committed(request)
                 left_ns = until_ns - self._clock.now().mono
                 if isinstance(answer, ResourceGrant) or left_ns <= 0:

@@ -253,7 +253,7 @@ class Dispatcher:
         return listener
 
     def _pause_ns(self, state: _PoolState | None = None) -> int:
-        """How long to wait for a notification. Skipped jobs are tried again when their time is over."""
+        """How long to wait for a notification. Skipped jobs are tried again when their time has ended."""
         if state is not None and state.passed_over:
             left_s = min(state.passed_over.values()) - asyncio.get_running_loop().time()
             return max(MS, round(left_s * NS))

@@ -273,7 +273,7 @@ class Placement:
             after = jobs[-1]
 
     def knows(self, view: View, job: Job, now_ns: int) -> bool:
-        """Whether a job may go on waiting: its topic was announced, or there is time for that."""
+        """Whether a job may continue waiting: its topic was announced, or there is time for that."""
         due_ns = self.topic_due_ns(job)
         return due_ns is None or job.topic in view.known_topics or now_ns < due_ns
 

@@ -73,7 +73,7 @@ class TopicBacklog:
     selected: Mapping[str, Selected] = field(default_factory=dict)  # by job
     ranks: Mapping[str, list[Rank]] = field(default_factory=dict)  # of the selected jobs, by tenant
     rooms: Mapping[str, int | None] = field(default_factory=dict)  # by tenant, how many more jobs may be dispatched
-    last: Mapping[str, str] = field(default_factory=dict)  # by topic, where to go on if no job that was read may go
+    last: Mapping[str, str] = field(default_factory=dict)  # by topic, where to continue if no job that was read may go
 
 
 class TopicQuery(NamedTuple):

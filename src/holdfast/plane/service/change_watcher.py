@@ -1,7 +1,7 @@
 """Waits for changes of jobs or runs, with one query for all waiters of a process.
 
 Promises: a waiter is answered as soon as one of its items differs from the mark that it gave, or has finished, whatever
-it was asked for. The commit that ends an item notifies the watcher, which then reads all awaited items in one query. At
+it was requested. The commit that ends an item notifies the watcher, which then reads all awaited items in one query. At
 most half of the time is spent on queries, so a thousand waiters cost about as much as one. Without waiters there is no
 query. An error of the database is raised by all waits under way.
 

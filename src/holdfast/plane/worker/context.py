@@ -284,7 +284,7 @@ class AnyContext:
 
         The newest report is stored at most once a second and shown with the job (`holdfast jobs show`, the API, the
         page). A note or fraction that is not given stays as it was. With `stall_after`, an attempt that reports nothing
-        for that long is stopped; a call without arguments is enough to go on.
+        for that long is stopped; a call without arguments is enough to continue.
         """
         if isinstance(note, int | float):
             raise BadInput("note", f"{note!r} is a number", "give the note first, or fraction= alone")

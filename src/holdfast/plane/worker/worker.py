@@ -23,7 +23,7 @@ Promises:
 `job.started` is skipped where the message is not worth its cost. If the last attempt of a topic took less than
 `BRIEF_NS`, the next one is expected to be as short, and `job.started` is published only if it takes longer. The result
 shows that it has begun, too. A redelivered message always publishes `job.started`: its last run may have killed its
-worker, and only published starts can be counted. An attempt that too many workers did not survive fails for good.
+worker, and only published starts can be counted. An attempt that too many workers did not survive fails permanently.
 
 Does not promise that a function runs once: a worker that dies, or is paused for longer than its lease, is followed by
 another.
@@ -127,7 +127,7 @@ class Registry(Protocol):
         ...
 
     async def leave(self, worker: str) -> bool:
-        """Note that the worker has left for good."""
+        """Note that the worker has left permanently."""
         ...
 
 
@@ -696,7 +696,7 @@ class WorkerPool:
         return not self.draining
 
     def _leave(self, attempt: Attempt, job: JobFunction) -> None:
-        """The attempt is over; its function may not be."""
+        """The attempt has ended; its function may not be."""
         execution = attempt.execution
         if execution is None or not execution.begun or execution.ending.done():
             return
@@ -874,7 +874,7 @@ class Attempt:
         await self._report(reported, lease, {"took_ns": took_ns})
 
     async def _execute(self, lease: Lease, since: Instant, limit_ns: int | None) -> Ended | Unfinished:
-        """Call the function. Interrupt it when its lease is lost, its time is over, or it reports no progress."""
+        """Call the function. Interrupt it when its lease is lost, its time has ended, or it reports no progress."""
         shared, loop, job = self._shared, asyncio.get_running_loop(), self._job
         kind = Context if job.asynchronous else BlockingContext
         store = shared.progress
@@ -1050,7 +1050,7 @@ class ResultCache:
     """The newest results that a worker has published, by attempt (`Assignment.name`). Bounded in number and size.
 
     A message whose ack was lost comes back. If it comes to the worker that finished it, the result is published again
-    instead of running the attempt again; it changes nothing, because the scheduler knows that the job is over. This
+    instead of running the attempt again; it changes nothing, because the scheduler knows that the job has ended. This
     spares work and is no promise: only a guard prevents a repeated effect.
     """
 

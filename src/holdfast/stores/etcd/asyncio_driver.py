@@ -1,6 +1,6 @@
 """The asyncio driver: one HTTP connection per concurrent task, on the loop of the first caller.
 
-Promises: a call ends at its deadline or with the cancellation of its caller. A request that was sent by then goes on
+Promises: a call ends at its deadline or with the cancellation of its caller. A request that was sent by then continues
 without its caller: connections are not ordered, so what undoes it has to wait for its end (`settle`). Its answer cannot
 be taken for another one. An error says whether the request may have taken effect. In a forked child the parent's
 connections are left alone. Clock: the loop's.
@@ -171,7 +171,7 @@ class AsyncioHttp:
         deadline_ns: int,
         heard: Callable[[bytes], bool],
     ) -> None:
-        """Send one request and pass on each line of its answer, until `heard` returns True or the time is over."""
+        """Send one request and pass on each line of its answer, until `heard` returns True or the time has ended."""
         connection = await self._take(endpoint)
         try:
             await connection.exchange(path, body, token, deadline_ns, lines(heard))

@@ -54,7 +54,7 @@ class EtcdEngine:
 
     @property
     def blocking(self) -> EtcdStore:
-        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        """The store for ordinary code and for the renewer, safe from any thread. Always the same one."""
         return self._blocking
 
     def asynchronous(self) -> EtcdStore:

@@ -79,7 +79,7 @@ class Gateway:
         """Send a request and read its answer.
 
         `twice`: a request that may have had an effect may be sent again. `settles`: only such an answer to a repetition
-        tells what became of the first.
+        tells the outcome of the first.
         """
         doubt: Timeout | None = None
         tries = max(2, len(self._address.endpoints))

@@ -37,7 +37,7 @@ class HttpDriver(Protocol):
         deadline_ns: int,
         heard: Callable[[bytes], bool],
     ) -> None:
-        """Send one request and pass on each line of its answer, until `heard` returns True or the time is over."""
+        """Send one request and pass on each line of its answer, until `heard` returns True or the time has ended."""
         ...
 
     async def settle(self, deadline_ns: int) -> None:

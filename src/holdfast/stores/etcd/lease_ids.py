@@ -26,7 +26,7 @@ _KEPT_MAX: Final = 256
 
 class _EtcdLease(NamedTuple):
     id: int
-    granted: Instant  # before it was asked for
+    granted: Instant  # before it was requested
     shared_ns: int  # requests that begin within this time may use it
 
 

@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
     @property
     def first(self) -> KeyValue | None:
-        """The only key that was asked for; None: there is no such key."""
+        """The only key that was requested; None: there is no such key."""
         return self.found[0] if self.found else None
 
 

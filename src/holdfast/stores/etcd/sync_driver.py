@@ -205,7 +205,7 @@ class BlockingHttp:
         deadline_ns: int,
         heard: Callable[[bytes], bool],
     ) -> None:
-        """Send one request and pass on each line of its answer, until `heard` returns True or the time is over."""
+        """Send one request and pass on each line of its answer, until `heard` returns True or the time has ended."""
         connection = self._take(endpoint)
         try:
             connection.exchange(path, body, token, deadline_ns, lines(heard))

@@ -163,7 +163,7 @@ class MemoryEngine:
 
     @property
     def blocking(self) -> MemoryStore:
-        """The store for ordinary code and for the keeper."""
+        """The store for ordinary code and for the renewer."""
         return self._blocking
 
     def asynchronous(self) -> MemoryStore:

@@ -1,6 +1,6 @@
 """What a bucket of NATS JetStream promises as it is configured: facts, and what they mean.
 
-Promises: asks for the settings and the state of the bucket, for the limits of the account, and for the settings of the
+Promises: reads the settings and the state of the bucket, the limits of the account, and the settings of the
 servers where the account may see them; changes nothing. `findings` is pure. Does not promise to know `sync_interval`:
 servers report it to their system account only, unless that exports `$SYS.REQ.SERVER.PING.JSZ` and this account imports
 it. What is not known is not promised.

@@ -52,7 +52,7 @@ class NatsEngine:
 
     @property
     def blocking(self) -> BlockingStore:
-        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        """The store for ordinary code and for the renewer, safe from any thread. Always the same one."""
         return self._blocking
 
     def asynchronous(self) -> NatsStore:

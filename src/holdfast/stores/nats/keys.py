@@ -70,7 +70,7 @@ class KeyStep:
     """One operation on one key: what it knows, and whether an earlier request of it may have taken effect.
 
     After a connection that broke it asks again, once: every message names its token, so the second request finds out
-    what became of the first. It must not hide the doubt of the first one: an error of the second request is raised as
+    the outcome of the first. It must not hide the doubt of the first one: an error of the second request is raised as
     the doubt that the first has left.
     """
 

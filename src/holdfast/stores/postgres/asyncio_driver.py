@@ -142,7 +142,7 @@ class AsyncioPool:
             request.end()
 
     async def settled(self, deadline_ns: int) -> None:
-        """Wait until the requests of cancelled callers have their answers, or their time is over."""
+        """Wait until the requests of cancelled callers have their answers, or their time has ended."""
         self._check_home()
         if self._abandoned:
             await asyncio.wait(self._abandoned, timeout=max(0.0, deadline_ns / NS - asyncio.get_running_loop().time()))

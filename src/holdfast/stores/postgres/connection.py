@@ -58,7 +58,7 @@ def connecting(conninfo: bytes, address: PostgresAddress) -> Generator[Socket, N
 def asking(
     connection: pq.abc.PGconn, text: bytes, values: Sequence[Value] | None, address: PostgresAddress
 ) -> Generator[Socket, None, list[Row]]:
-    """Run one statement, or without `values` a script, and return its rows. Raises what became of it."""
+    """Run one statement, or without `values` a script, and return its rows. Raises its outcome."""
     try:
         if values is None:
             connection.send_query(text)

@@ -50,7 +50,7 @@ class PostgresEngine:
 
     @property
     def blocking(self) -> PostgresStore:
-        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        """The store for ordinary code and for the renewer, safe from any thread. Always the same one."""
         return self._blocking
 
     def asynchronous(self) -> PostgresStore:

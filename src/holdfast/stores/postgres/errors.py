@@ -15,7 +15,7 @@ from holdfast.errors import BackendError, BadInput, Misconfigured, Unavailable
 from holdfast.runtime.connection_pool import ConnectionBroken
 from holdfast.stores.postgres.url import PostgresAddress
 
-_AGAIN: Final = ("40001", "40P01")  # serialization failure, deadlock: the server asks for the same work again
+_AGAIN: Final = ("40001", "40P01")  # serialization failure, deadlock: the server requests the same work again
 _ENDED: Final = ("57P01", "57P02", "57P05", "25P03", "25P04")  # the server ends the session
 _NOT_NOW: Final = ("57P03", "57P04")  # it starts, or is shutting down; or the database was dropped
 _WAITED: Final = ("55P03", "57014")  # lock timeout; statement timeout or a cancellation

@@ -1,6 +1,6 @@
 """One request to the nodes of a quorum: which were asked, their answers, and the handling of late answers.
 
-The caller waits until it has enough answers, closes the ballot and goes on; the nodes that have not answered by then
+The caller waits until it has enough answers, closes the ballot and continues; the nodes that have not answered by then
 are not waited for. `afterwards` handles answers in the job that asked the node: there a late grant of a lost election
 is released, and a node that has lost a lease gets it again.
 

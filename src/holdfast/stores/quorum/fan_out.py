@@ -60,7 +60,7 @@ class NodeRunner(Protocol):
         ...
 
     def stop(self, started: object) -> None:
-        """The answers are no longer needed. A job that cannot be stopped goes on, and ends within its own bound."""
+        """The answers are no longer needed. A job that cannot be stopped continues, and ends within its own bound."""
         ...
 
     async def close(self) -> None:
@@ -224,7 +224,7 @@ class ThreadRunner:
         return slot
 
     def stop(self, started: object) -> None:
-        """See `NodeRunner`. A job that a thread has begun goes on."""
+        """See `NodeRunner`. A job that a thread has begun continues."""
         if isinstance(started, list):
             with contextlib.suppress(IndexError):
                 started.pop().close()

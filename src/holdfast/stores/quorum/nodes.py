@@ -72,7 +72,7 @@ class QuorumNodes:
         return good
 
     async def ask_all(self, nodes: Iterable[int], call: Call[T], deadline: int, enough: Enough[T]) -> Answers[T]:
-        """Ask these nodes at the same time; return when there are enough answers, or the time is over."""
+        """Ask these nodes at the same time; return when there are enough answers, or the time has ended."""
         return (await self.open(nodes, call, deadline, enough)).close()
 
     async def open(

@@ -236,7 +236,7 @@ class ClusterEngine:
 
     @property
     def blocking(self) -> ClusterStore:
-        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        """The store for ordinary code and for the renewer, safe from any thread. Always the same one."""
         return self._blocking
 
     def asynchronous(self) -> ClusterStore:

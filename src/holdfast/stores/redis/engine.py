@@ -58,7 +58,7 @@ class RedisEngine:
 
     @property
     def blocking(self) -> ManyRedisStore:
-        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        """The store for ordinary code and for the renewer, safe from any thread. Always the same one."""
         return self._blocking
 
     def asynchronous(self) -> ManyRedisStore:

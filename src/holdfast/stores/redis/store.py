@@ -2,7 +2,7 @@
 
 Promises: each key gets the result that it would get alone (see `RedisStore`); they are not one atomic step, and need
 not be. A server that does not answer for some of them is asked for those again where that is harmless: an ask is, since
-its token has the key or has it not; a release is not, so what became of it stays unknown.
+its token has the key or has it not; a release is not, so its outcome stays unknown.
 
 `ports.Store` on one Redis or Valkey server: what is asked and what the answers mean. See `redis` for the promises.
 

@@ -139,7 +139,7 @@ class Connection:
     def _arm(self, deadline_ns: int) -> bool:
         """Bound what follows by the deadline, to the next millisecond. False: the deadline is past."""
         left_ms = (deadline_ns - time.monotonic_ns() + MS - 1) // MS
-        if left_ms <= 0:  # before all else: no length of time that is armed stands for one that is over
+        if left_ms <= 0:  # before all else: no length of time that is armed stands for one that has ended
             return False
         if left_ms == self._armed_ms:
             return True

@@ -290,7 +290,7 @@ def _db(text: str) -> int:
 
 
 def _context(options: dict[str, str]) -> ssl.SSLContext:
-    """Set up TLS, verified unless the URL asks for less."""
+    """Set up TLS, verified unless the URL requests less."""
     required = _choice(options, "ssl_cert_reqs", {"required": True, "none": False}, default=True)
     named = _choice(options, "ssl_check_hostname", {"true": True, "false": False}, default=required)
     context = client_context(options)

@@ -2,7 +2,7 @@
 
 A waiter is queued by the step in which its ask found the key taken (`lua/acquire.lua`), or, if it has not asked, by
 `lua/listen.lua`. It passes a hint on in the step in which it leaves (`lua/unlisten.lua`). At a channel without
-listeners a release goes on to the next waiter.
+listeners a release continues to the next waiter.
 """
 
 from __future__ import annotations

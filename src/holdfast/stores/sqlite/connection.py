@@ -1,7 +1,7 @@
 """One SQLite file, and this process's one connection to it: opened when needed, waited for, and safe across `fork`.
 
 Promises: `run` makes its piece of work happen once, completely, or not at all, from any thread; it gives up when its
-time is over, and then nothing has happened. The connection is closed before every fork and opened again on both sides
+time has ended, and then nothing has happened. The connection is closed before every fork and opened again on both sides
 when needed: SQLite keeps its own account of file locks in memory, which would be wrong in a child. A file that was
 deleted or replaced is noticed, and the new one is used.
 

@@ -73,7 +73,7 @@ class SqliteEngine:
 
     @property
     def blocking(self) -> SqliteStore:
-        """The store for ordinary code and for the keeper."""
+        """The store for ordinary code and for the renewer."""
         return self._blocking
 
     def asynchronous(self) -> SqliteStore:

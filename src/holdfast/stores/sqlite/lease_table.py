@@ -46,7 +46,7 @@ _SWEEP_LEASES: Final = sql("sweep_leases")
 _SWEEP_ON: Final = sql("sweep_on")
 _SWEEPS: Final = (sql("sweep_tickets"), sql("sweep_listeners"))
 
-# A sweep reads so many leases, and the next one goes on behind them, in whatever process it is: however many have
+# A sweep reads so many leases, and the next one continues behind them, in whatever process it is: however many have
 # expired, no caller waits for more than these, which take milliseconds. More are read than granted, so it keeps up.
 _SWEEP_ROWS: Final = 2_048
 _SWEEP_EVERY: Final = 1_024  # grants

@@ -107,7 +107,7 @@ def _stat(pid: int) -> tuple[str, str] | None:
 
 
 def _threads(pid: int) -> int:
-    """How many threads a process has. The first of them may be a zombie while others go on."""
+    """How many threads a process has. The first of them may be a zombie while others continue."""
     try:
         return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - a Path has nothing to add
     except OSError:

@@ -182,7 +182,7 @@ class ThreadListener:
         self._poll.register(self._listener.socket, select.POLLIN)
 
     def wait(self, timeout_ns: int) -> bool:
-        """Block until there is a hint, or the time is over."""
+        """Block until there is a hint, or the time has ended."""
         until_ns = time.monotonic_ns() + max(0, timeout_ns)
         while True:  # ends with a hint, or with the time
             left_ns = max(0, until_ns - time.monotonic_ns())
@@ -227,5 +227,5 @@ class SharedLoopListener:
                 event.set()
 
     def close(self) -> None:
-        """Stop listening. Waiters go on to wait for their time."""
+        """Stop listening. Waiters continue to wait for their time."""
         self._listener.close()

@@ -35,7 +35,7 @@ _QUEUE_FALLBACK: Final = 10  # the kernel's own default
 
 
 class Sent(Enum):
-    """What became of a datagram."""
+    """The outcome of a datagram."""
 
     TAKEN = "taken"
     FULL = "full"  # the queue of the listener is full, or something else kept it; the listener may be alive

@@ -1,4 +1,4 @@
-"""The thread that does the blocking work of one event loop, one piece after the other, in the order it was asked for.
+"""The thread that does the blocking work of one event loop, one piece after the other, in the order it was requested.
 
 Promises: a later call is ordered after an earlier one, also after one that was cancelled or timed out in mid-work, so
 that undoing an acquire cannot overtake it. A call that was cancelled or timed out while it was still queued is not done

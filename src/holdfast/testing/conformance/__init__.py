@@ -4,7 +4,7 @@
     check_store(lambda: MyStore("file.db"))                        # a blocking store
     check_store(lambda: MyAsyncStore("file.db"), asynchronous=True)
 
-Promises: what a store claims in its `Capabilities` is proven by running it, sentence by sentence, in its own colour; a
+Promises: what a store claims in its `Capabilities` is proven by running it, sentence by sentence, in its own color; a
 store that claims less is asked less. `proofs()` says which sentences stand behind which claim. Does not promise: that a
 store survives what the kit cannot cause, such as a failover; the simulator and the drills are for that.
 
@@ -77,7 +77,7 @@ def proofs() -> dict[Claim, list[str]]:
 
 
 def run_check(check: Check, world: World) -> None:
-    """Run one check in the colour of its world, and close what it opened. Raises `Violation`, or the store's error."""
+    """Run one check in the color of its world, and close what it opened. Raises `Violation`, or the store's error."""
     world.drive(_run(check, world))
 
 

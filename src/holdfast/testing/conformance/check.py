@@ -1,7 +1,7 @@
 """What a conformance check is, and how it fails.
 
 A check is an `async def` over a `World` that proves one sentence about a store; the sentence is its name. It awaits the
-store and the world and nothing else, so it runs in both colours. It fails with `Violation`, which is an
+store and the world and nothing else, so it runs in both colors. It fails with `Violation`, which is an
 `AssertionError`: any test runner shows it, and none is needed.
 """
 

@@ -1,4 +1,4 @@
-"""The surroundings in which a conformance check runs: connections, time and company, in one colour.
+"""The surroundings in which a conformance check runs: connections, time and company, in one color.
 
 `BlockingWorld` never suspends: its checks are driven by `run_now`, its sleeps block, its company are threads.
 `AsyncioWorld` runs on an event loop: its sleeps suspend, its company are tasks. Real time by default; a fake that has
@@ -84,7 +84,7 @@ class World(ABC):
 
     @abstractmethod
     def drive(self, job: Coroutine[Any, Any, T]) -> T:
-        """Run a job of this colour to its end, from ordinary code."""
+        """Run a job of this color to its end, from ordinary code."""
 
     @abstractmethod
     async def sleep(self, ns: int) -> None:

@@ -1,4 +1,4 @@
-"""What a decision brings: runs go on or end, jobs are dispatched or refused, and no way leads around the rules."""
+"""What a decision brings: runs continue or end, jobs are dispatched or refused, and no way leads around the rules."""
 
 from __future__ import annotations
 

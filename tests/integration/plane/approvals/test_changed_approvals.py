@@ -1,4 +1,4 @@
-"""A decision is about what was asked for, to the last column: whatever was changed meanwhile, it is refused.
+"""A decision is about what was requested, to the last column: whatever was changed meanwhile, it is refused.
 
 Everything that is stored about a request is changed, one column after the other, in the job and in the note that it
 waits: before the first read, and between the read and the commit. What is not in a digest is in a list here, with the

@@ -229,7 +229,7 @@ async def test_a_bus_whose_server_was_never_there_stages_and_says_so(lonely: Bus
 
 @on_nats
 async def test_what_the_server_can_never_take_is_a_dead_letter(buses: Buses) -> None:
-    """Its limit is smaller than ours: the rest must not wait behind it for ever."""
+    """Its limit is smaller than ours: the rest must not wait behind it forever."""
     bus, database = await buses.open()
     assert isinstance(bus, NatsBus)
     client = await bus._connection.client()

@@ -89,7 +89,7 @@ async def test_errors_count_and_end_in_a_dead_letter(buses: Buses, error: Except
 
 
 async def test_a_failure_survives_its_consumer(buses: Buses) -> None:
-    """The budget belongs to the message: another consumer goes on counting where the first one ended."""
+    """The budget belongs to the message: another consumer continues counting where the first one ended."""
     first, second = await buses.bus(), await buses.bus()
 
     async def handle(_: Delivery) -> None:

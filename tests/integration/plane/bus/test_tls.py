@@ -1,4 +1,4 @@
-"""Servers are spoken to with TLS where that was asked for, or where they are elsewhere: verified, or not at all."""
+"""Servers are spoken to with TLS where that was requested, or where they are elsewhere: verified, or not at all."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def fence_of(job: Job, fence: int) -> CarriedFence:
 
 
 def writes(plane: Replica) -> int:
-    """How many transactions the database was asked for."""
+    """How many transactions the database ran."""
     counts = plane.database.statistics()
     return counts.get("write_works", 0) + counts.get("writes", 0)
 

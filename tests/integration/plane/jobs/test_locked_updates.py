@@ -72,7 +72,7 @@ async def test_jobs_that_come_together_share_a_request_for_locks_and_a_transacti
 
 
 async def test_what_becomes_of_one_is_nobody_elses(planes: Planes) -> None:
-    """In one file, where the locks are had within the transaction, and beside a server, where they are asked for."""
+    """In one file, where the locks are had within the transaction, and beside a server, where they are requested."""
     plane = await planes.open()
     first, over, broken, last = await waiting(plane, 4)
     await plane.placement.change(over.id, end)

@@ -40,7 +40,7 @@ _FILL = (
 
 
 async def fill(plane: Replica, number: int) -> None:
-    """Many jobs that are over, and a few that wait."""
+    """Many jobs that have ended, and a few that wait."""
     rows = [
         {"id": f"j{n}", "tenant": f"t{n % 7}", "state": "SUCCEEDED" if n % 1000 else "PENDING", "at_ns": 10**9 + n}
         for n in range(number)

@@ -87,7 +87,7 @@ async def submit(replica: FlowReplica, caller: Caller, payload: Any, topic: str 
 
 
 async def ends(replica: FlowReplica, job: Job, state: JobState = JobState.FAILED) -> None:
-    """A job is over, as the scheduler would write it; one that failed leaves a dead letter."""
+    """A job has ended, as the scheduler would write it; one that failed leaves a dead letter."""
     components = replica.helper
     async with job_lock(components.locks, job.id) as lease:
         end = End(state, JobCode.MAX_ATTEMPTS, "broken", dead=state is JobState.FAILED)

@@ -220,7 +220,7 @@ async def test_a_result_that_comes_first_is_not_overtaken(plane: Replica, monkey
 
 
 async def test_nothing_is_starved_however_much_is_overdue_and_busy(sqlite_planes: Planes) -> None:
-    """W23: a tick is bounded, the next goes on where it ended, and what cannot be had does not come first for ever."""
+    """W23: a tick is bounded, the next continues where it ended, and what cannot be had does not come first forever."""
     plane = await sqlite_planes.open()
     jobs = [await in_state(plane, JobState.DISPATCHED) for _ in range(12)]
     made = reconciler(plane, batch=2, batches=2, at_once=1)
@@ -289,7 +289,7 @@ async def test_trouble_with_the_database_ends_the_tick_and_loses_nothing(
 async def test_time_in_which_a_store_was_away_is_not_held_against_jobs_unless_they_have_a_deadline(
     sqlite_planes: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They could not go on meanwhile: the replayer comes first."""
+    """They could not continue meanwhile: the replayer comes first."""
     plane = await sqlite_planes.open()
     deadline_ns = plane.now_ns + 200 * NS
     stuck = await in_state(plane, JobState.SCHEDULED)

@@ -1,4 +1,4 @@
-"""The replayer: jobs whose message was lost go on and are counted; those that rightly wait are left alone."""
+"""The replayer: jobs whose message was lost continue and are counted; those that rightly wait are left alone."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ async def test_those_that_rightly_wait_are_not_counted_and_cost_one_lock_of_thei
 
 
 async def test_nothing_is_starved_by_jobs_that_stay_where_they_are(sqlite_planes: Planes) -> None:
-    """W23: the oldest stay first in the list for ever, and the others get their turn all the same."""
+    """W23: the oldest stay first in the list forever, and the others get their turn all the same."""
     plane = await sqlite_planes.open()
     await plane.beat("w1", 100)
     jobs = [await plane.submit() for _ in range(12)]

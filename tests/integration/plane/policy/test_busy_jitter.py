@@ -41,7 +41,7 @@ ONE = {"name": "one", "steps": {"go": {"kind": "job", "topic": "echo"}}}
 
 
 class StandingClock:
-    """A wall clock that stands still, so that the time at which a message is due tells the delay that was asked for."""
+    """A wall clock that stands still, so that the time at which a message is due tells the delay that was requested."""
 
     def __init__(self) -> None:
         self._real = SystemClock()

@@ -106,7 +106,7 @@ async def test_a_person_who_decides_against_it_is_not_overruled_by_what_was_befo
         clock.move(RULE.window_ns)
         await each.fall_back(40)
         await duplicate(each, 4)
-        assert await check(each) == ["high"]  # a window later it goes on, and gets worse
+        assert await check(each) == ["high"]  # a window later it continues, and gets worse
 
 
 async def test_it_needs_no_lease_and_waits_for_a_lost_database(

@@ -63,7 +63,7 @@ async def test_a_worker_that_comes_finds_the_jobs_that_waited_for_it(planes: Pla
 
 
 async def test_a_row_that_cannot_be_read_ends_no_dispatching_for_good(planes: Planes) -> None:
-    """The heartbeat of a worker is broken for a while: jobs wait for as long, and then go on."""
+    """The heartbeat of a worker is broken for a while: jobs wait for as long, and then continue."""
     plane = await planes.open(idle_ns=MS)
     await plane.beat()
 

@@ -1,4 +1,4 @@
-"""Which pool a job goes to: the one that was asked for, else wherever a live worker takes its topic."""
+"""Which pool a job goes to: the one that was requested, else wherever a live worker takes its topic."""
 
 from __future__ import annotations
 

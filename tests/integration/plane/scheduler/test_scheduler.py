@@ -161,7 +161,7 @@ async def test_a_topic_that_nobody_announces_is_given_up_after_a_grace_if_that_i
 
 
 async def test_a_job_for_a_topic_that_is_away_leaves_the_line_to_others(plane: Replica) -> None:
-    """W23: at the head of the line it would be looked at for ever, and those behind it never."""
+    """W23: at the head of the line it would be looked at forever, and those behind it never."""
     await plane.beat("specialist", 4, "rare")
     plane.clock.push(31)
     await plane.beat("w1", 4)

@@ -40,7 +40,7 @@ async def test_a_key_gives_its_job_unless_another_pool_is_asked_for(flow_stage: 
     job, made = await service.submit(ASKER, wanted, pool="eu")
     assert made
     assert [await service.submit(ASKER, wanted, pool=pool) for pool in ("eu", None)] == [(job, False)] * 2
-    with pytest.raises(RowExists):  # who asks for a pool would take it for one that runs there
+    with pytest.raises(RowExists):  # who requests a pool would take it for one that runs there
         await service.submit(ASKER, wanted, pool="us")
 
 

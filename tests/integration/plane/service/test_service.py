@@ -31,7 +31,7 @@ async def pending(service: Service, subject: str, number: int) -> None:
 
 
 async def dead(service: Service, tenant: str = "blue") -> Job:
-    """A job that has failed for good."""
+    """A job that has failed permanently."""
     job, _ = await service.submit(UNBOUND, Submission("sum", {"n": 1}, tenant))
     lease = CarriedFence(SCHEDULER_JOB.key(job=job.id), 1)
     change = Change(JobState.FAILED, reason="broken", code="broken", actor="scheduler")

@@ -179,7 +179,7 @@ async def test_an_attempt_that_so_many_workers_did_not_survive_is_not_begun_once
 async def test_what_workers_only_had_in_hand_when_they_died_is_run_all_the_same(
     one_file_stage: WorkerStage, lost: int, runs: int
 ) -> None:
-    """It was taken together with one that kills. But not for ever: it may be what kills, before it is even begun."""
+    """It was taken together with one that kills. But not forever: it may be what kills, before it is even begun."""
     app, made = App("billing"), list[Any]()
     app.job("charge")(made.append)
     job = await one_file_stage.send("charge")

@@ -26,7 +26,7 @@ HOUR_NS = 3600 * NS
 
 
 class StandingClock:
-    """Always says the same, so that a deadline is as far away when an attempt begins as when it was asked for."""
+    """Always says the same, so that a deadline is as far away when an attempt begins as when it was requested."""
 
     def now(self) -> Instant:
         return Instant(NS, NS, 1_700_000_000 * NS)

@@ -1,4 +1,4 @@
-"""How a decision asks for the lock of its job: every 25 ms for two seconds. On virtual time, one ms each way."""
+"""How a decision requests the lock of its job: every 25 ms for two seconds. On virtual time, one ms each way."""
 
 from __future__ import annotations
 

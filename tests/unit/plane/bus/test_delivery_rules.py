@@ -1,4 +1,4 @@
-"""What becomes of a message: only what was handled is acknowledged, delays pass unchanged, and everything ends."""
+"""The outcome of a message: only what was handled is acknowledged, delays pass unchanged, and everything ends."""
 
 from __future__ import annotations
 

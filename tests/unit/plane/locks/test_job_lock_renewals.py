@@ -27,7 +27,7 @@ TTL = 4.0
 
 
 class Held:
-    """A job store whose next change is held up, and what became of it."""
+    """A job store whose next change is held up, and its outcome."""
 
     def __init__(self, plane: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lease: Lease | None = None
@@ -125,7 +125,7 @@ async def test_a_message_is_silent_for_half_the_time_of_the_lock_unless_said_oth
 async def test_a_renewal_that_succeeds_again_forgets_the_failures_before_it(
     sqlite_planes: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A blip of the store costs no job: the handler goes on, under the same lease."""
+    """A blip of the store costs no job: the handler continues, under the same lease."""
     plane = await sqlite_planes.open(family=SCHEDULER_JOB.timed(TTL))
     job = await dispatched(plane)
     store = plane.locks.manager.store

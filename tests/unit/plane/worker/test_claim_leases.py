@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Asked:
-    """How often leases were asked for by a request of their own."""
+    """How often leases were requested by a request of their own."""
 
     def __init__(self, locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0

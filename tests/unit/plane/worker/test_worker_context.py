@@ -1,4 +1,4 @@
-"""What a job function gets: the same names in both colours, judged at the moment of asking."""
+"""What a job function gets: the same names in both colors, judged at the moment of asking."""
 
 from __future__ import annotations
 

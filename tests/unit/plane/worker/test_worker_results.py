@@ -169,7 +169,7 @@ async def test_an_attempt_that_was_finished_here_is_said_again_and_not_run_again
 
 
 class Known:
-    """Knows which attempts are over, or is out of order."""
+    """Knows which attempts have ended, or is out of order."""
 
     def __init__(self, *over: tuple[str, int]) -> None:
         self.over = set(over)

@@ -1,4 +1,4 @@
-"""The places of a topic in a worker: what it says of them, and what becomes of an attempt that finds none."""
+"""The places of a topic in a worker: what it says of them, and the outcome of an attempt that finds none."""
 
 from __future__ import annotations
 

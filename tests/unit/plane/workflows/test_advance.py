@@ -1,4 +1,4 @@
-"""How a run goes on: what waits for what, what is read, and what is forgiven."""
+"""How a run continues: what waits for what, what is read, and what is forgiven."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_handler_runs_only_when_a_step_fails_and_can_read_why() -> None:
     assert stage.effect("h@1").payload == failure
     assert (stage.run.status, stage.status("b")) == ("running", "pending")
     stage.ended("h", result="cleaned")
-    assert stage.asked() == ["b@1"]  # a is recovered, so what waits for it goes on
+    assert stage.asked() == ["b@1"]  # a is recovered, so what waits for it continues
     stage.ended("b")
     assert stage.run.status == "succeeded"
     assert stage.run.output == {"b": None, "h": "cleaned"}

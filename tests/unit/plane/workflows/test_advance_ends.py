@@ -1,4 +1,4 @@
-"""How a run goes on: what waits for a person or for another run, what is heard, and what ends it."""
+"""How a run continues: what waits for a person or for another run, what is heard, and what ends it."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class World:
         self.rng.choice([*([self.end] * 6), self.again, self.late, self.pass_time, self.lease, self.cancel])()
 
     def drain(self) -> None:
-        """Let everything that was made end well and all time pass: then every run is over."""
+        """Let everything that was made end well and all time pass: then every run has ended."""
         self.lease(full=True)
         for _ in range(300):
             if self.stage.run.status.terminal:

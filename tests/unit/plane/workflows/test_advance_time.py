@@ -1,4 +1,4 @@
-"""How a run goes on in time: retries, limits, delays and deadlines, all on a virtual clock."""
+"""How a run continues in time: retries, limits, delays and deadlines, all on a virtual clock."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class _Enough(Exception):
 def recent(
     path: str, clock: Clock, wanted: Callable[[Record], bool], *, window_s: float | None = None, limit_ns: int = 4 * NS
 ) -> Recent:
-    """Read the recent part of a ledger, or without a window all of it, until the time limit is over."""
+    """Read the recent part of a ledger, or without a window all of it, until the time limit has ended."""
     since_ns = None if window_s is None else clock.now().wall - round(window_s * NS)
     deadline = clock.now().mono + limit_ns
     findings, records, seen, complete = Findings(), list[Record](), 0, True

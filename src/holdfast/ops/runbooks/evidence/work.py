@@ -121,7 +121,7 @@ class MissingLeases:
 
     seen: int  # running jobs that were inspected
     missing: tuple[str, ...]  # of them: the ids of those without a lease, in two inspections
-    families: Mapping[str, int] = field(default_factory=dict)  # leases that processes have lost lately, by family
+    families: Mapping[str, int] = field(default_factory=dict)  # leases that processes have lost recently, by family
     lost_at_once: int = 0  # the most within ten seconds
     processes: int = 0  # that lost them then
     forced: int = 0  # leases that operators broke in the same time
@@ -129,7 +129,7 @@ class MissingLeases:
 
     @property
     def lost(self) -> int:
-        """Leases that processes have lost lately to the store."""
+        """Leases that processes have lost recently to the store."""
         return sum(self.families.values())
 
     def lines(self) -> Sequence[str]:

@@ -67,7 +67,7 @@ class EmbeddedBus:
     ) -> None:
         """`dead` is told of dead letters, and needed to consume; `backoff` is for errors without a delay of their own.
 
-        `grace_ns`: how long handlers may go on when their consumer ends.
+        `grace_ns`: how long handlers may continue when their consumer ends.
         """
         self._database = database
         self._clock = clock

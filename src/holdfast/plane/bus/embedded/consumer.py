@@ -101,7 +101,7 @@ class EmbeddedConsumer:
 
     @property
     def tally(self) -> Counter[str]:
-        """What became of deliveries."""
+        """The outcome of deliveries."""
         return self._in_flight.tally
 
     def pause(self) -> None:

@@ -76,7 +76,7 @@ class NatsBus:
         """`dead` is told of dead letters, and needed to consume; `backoff` is for errors without a delay of their own.
 
         `poll_ns`: how often to read messages that were staged and not published; `grace_ns`: how long
-        handlers may go on when their consumer ends.
+        handlers may continue when their consumer ends.
         """
         self._connection = connection
         self._database = database

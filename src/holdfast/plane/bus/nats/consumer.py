@@ -1,6 +1,6 @@
 """One consumer on NATS JetStream: it asks the server for as many messages as it has hands free.
 
-A consumer of several subjects asks for messages of each (`pull_sizes`), and withdraws its requests when all hands are
+A consumer of several subjects requests messages of each (`pull_sizes`), and withdraws its requests when all hands are
 full. A message that was sent before the server knew is nacked without a delay, for another consumer.
 
 Promises: the server counts deliveries, and never drops a message; the budget of failures is ours, kept in the plane's
@@ -117,7 +117,7 @@ class NatsConsumer:
 
     @property
     def tally(self) -> Counter[str]:
-        """What became of deliveries."""
+        """The outcome of deliveries."""
         return self._in_flight.tally
 
     def pause(self) -> None:
@@ -137,7 +137,7 @@ class NatsConsumer:
         self._tasks = [loop.create_task(self._sessions()), loop.create_task(self._signals())]
 
     async def drain(self, grace_ns: int) -> None:
-        """Withdraw what was asked for, let handlers finish for a while, give back the rest, and tell the server."""
+        """Withdraw the requests, let handlers finish for a while, nack the rest, and tell the server."""
         self._ending = True
         self._wakened()
         sessions, signals = self._tasks

@@ -48,7 +48,7 @@ class NatsNames:
         return f"{_SLUG.sub('-', group)[:40]}-{_SLUG.sub('-', subject)[:60]}-{digest}"
 
     def pull(self, durable: str) -> str:
-        """Where a consumer's messages are asked for."""
+        """Where a consumer's messages are requested."""
         return f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{durable}"
 
 

@@ -4,7 +4,7 @@ One consumer may take from several queues with the same slots: a worker has a qu
 request for a message of any of them, so each queue has a request of its own, and these add up.
 
 Promises: every queue has a request while a slot is free, so no message waits at the server for a free consumer. The
-requests exceed the free slots by at most one for each queue. Queues from which messages came lately share the slots;
+requests exceed the free slots by at most one for each queue. Queues from which messages came recently share the slots;
 the others have a request for one message.
 """
 

@@ -14,7 +14,7 @@ import psycopg
 from holdfast.errors import BackendError, BadInput, HoldfastError, Misconfigured, RowExists, Timeout, Unavailable
 from holdfast.plane.db.write_probe import NoRoom
 
-_AGAIN: Final = ("40001", "40P01")  # serialisation failure, deadlock: the server asks for the same work again
+_AGAIN: Final = ("40001", "40P01")  # serialization failure, deadlock: the server requests the same work again
 _CHANGED: Final = ("0A000", "RevalidateCachedQuery")  # a table has other columns than when a statement was prepared
 _GOING_DOWN: Final = ("57P01", "57P02", "57P03", "57P04", "57P05", "25P03")
 _STATEMENT_TIMEOUT: Final = "57014"
@@ -34,7 +34,7 @@ def is_lost(connection: psycopg.AsyncConnection[Any], error: BaseException) -> b
 
 
 def is_worth_another_try(error: psycopg.Error) -> bool:
-    """Whether the server asks for the same transaction again.
+    """Whether the server requests the same transaction again.
 
     So does one whose tables were changed while we were connected, by a newer version that came beside us: what was
     prepared before is of no use, and is forgotten with the transaction that met it.

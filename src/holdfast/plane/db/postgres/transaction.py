@@ -153,7 +153,7 @@ class PostgresTx:
         self.calls.append(call)
 
     def end(self) -> None:
-        """The work is over."""
+        """The work has ended."""
         self._connection = None
 
     def _live(self) -> Connection:

@@ -356,7 +356,7 @@ class Writer:
         finally:
             self._connection.rollback()
         if good < len(entries) and any(_is_read_only(each.error) for each in answers):
-            self._connection.close()  # it stays as it was opened; the next one finds out whether that is over
+            self._connection.close()  # it stays as it was opened; the next one finds out whether that has ended
         self.counts.works += len(entries)
         self.counts.failed += len(entries) - good
         self.counts.largest_group = max(self.counts.largest_group, len(entries))

@@ -1,4 +1,4 @@
-"""A campaign: a long run of simulated worlds that can be stopped at any moment, and goes on where it was.
+"""A campaign: a long run of simulated worlds that can be stopped at any moment, and continues where it was.
 
 Its file says what is being lived through, by which code, how far it has come, and what was found. It is written whole
 or not at all, every few seconds, so a kill costs the last few seconds. Worlds are counted in the order of their

@@ -36,7 +36,7 @@ class WorldName(NamedTuple):
 
 
 class Lived(NamedTuple):
-    """What became of a world, and what it cost."""
+    """The outcome of a world, and what it cost."""
 
     outcome: WorldOutcome
     cpu_ns: int

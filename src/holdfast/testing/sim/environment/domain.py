@@ -1,7 +1,7 @@
 """What can be stopped as a whole in the simulation: a host, or one of its threads.
 
 Every task and timer belongs to the domain of the code that started it. A stopped domain is a process under SIGSTOP:
-time goes on and its code does not. One that is never resumed has crashed.
+time continues and its code does not. One that is never resumed has crashed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A simulated host: its own clocks and chance, and the real `aio.Locks` with the real keeper, over a simulated store.
 
 Three domains can stop independently: the host as a whole, the thread of its event loop, the thread of its
-keeper. A crash stops the host for ever; what restarts is another `SimHost` that remembers nothing.
+keeper. A crash stops the host forever; what restarts is another `SimHost` that remembers nothing.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SimHost:
         self.stop_for(ns)
 
     def crash(self) -> None:
-        """Stop for ever."""
+        """Stop forever."""
         self.crashed = True
         self.domain.stop()
 

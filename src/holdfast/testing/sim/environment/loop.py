@@ -9,7 +9,7 @@ Does not promise: threads, sockets, processes, signals. The network and the file
 executor runs immediately on this thread. Nothing here reads a real clock.
 
 Code runs in a `Domain` (a host, or a part of one), which is inherited by every task and timer that it starts. A domain
-can be stopped, as SIGSTOP stops a process: time goes on and its code does not. One that is never resumed has crashed.
+can be stopped, as SIGSTOP stops a process: time continues and its code does not. One that is never resumed has crashed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Deadlock(RuntimeError):
 
 
 class Livelock(RuntimeError):
-    """The program is busy for ever without letting time pass."""
+    """The program is busy forever without letting time pass."""
 
 
 def due_ns(when: float) -> int:

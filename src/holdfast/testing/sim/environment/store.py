@@ -141,7 +141,7 @@ class Tenancy:
 
 
 class SimStore:
-    """`ports.Store` over the simulated network. Every connection of a host (its loop's, its keeper's) has its own."""
+    """`ports.Store` over the simulated network. Every connection of a host (its loop's, its renewer's) has its own."""
 
     def __init__(self, network: Network, server: LeaseServer, host: str) -> None:
         self._network = network
@@ -149,7 +149,7 @@ class SimStore:
         self._host = host
         self.sent_ns: dict[tuple[str, str], int] = {}  # (key, token) -> true time of the last confirmed request
         self.refused_ns: dict[tuple[str, str], int] = {}  # (key, token) -> when a refusal arrived
-        self.asked_ns: dict[tuple[str, int], int] = {}  # (key, fence) -> true time at which the grant was asked for
+        self.asked_ns: dict[tuple[str, int], int] = {}  # (key, fence) -> true time at which the grant was requested
         self.failpoint: Callable[[str], object] = _pass
         self.dead = False
 
@@ -318,7 +318,7 @@ class SimEngine:
         self._know_the_same()
 
     def _know_the_same(self) -> None:
-        """The keeper renews what the loop has acquired: what is known of a lease is known to both connections."""
+        """The renewer renews what the loop has acquired: what is known of a lease is known to both connections."""
         self._asynchronous.sent_ns = self._blocking.sent_ns
         self._asynchronous.asked_ns = self._blocking.asked_ns
         self._asynchronous.refused_ns = self._blocking.refused_ns
@@ -330,7 +330,7 @@ class SimEngine:
 
     @property
     def blocking(self) -> SimStore:
-        """The keeper's connection. It suspends here, because the simulated keeper runs on the loop."""
+        """The renewer's connection. It suspends here, because the simulated keeper runs on the loop."""
         return self._blocking
 
     def asynchronous(self) -> SimStore:

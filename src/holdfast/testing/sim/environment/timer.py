@@ -1,4 +1,4 @@
-"""The keeper's and the alarm's ticker on virtual time: one thing after the other, as on the thread that it stands for.
+"""The renewer's and the alarm's ticker on virtual time: one thing after the other, as on the thread that it stands for.
 
 Due times are on the monotonic clock of the host; they are looked at again when a timer fires, because that clock may
 have stood still meanwhile.

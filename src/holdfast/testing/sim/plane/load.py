@@ -98,7 +98,7 @@ class Programs:
         return {"effect": version}
 
     async def _work(self, payload: dict[str, Any], ctx: Context) -> bool:
-        """Take some time. Whether it was told to stop and goes on all the same."""
+        """Take some time. Whether it was told to stop and continues all the same."""
         left = payload.get("work_ms", 10) / 1000
         if not payload.get("stubborn"):
             await asyncio.sleep(left)

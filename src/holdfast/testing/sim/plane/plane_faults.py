@@ -20,9 +20,9 @@ from holdfast.types import MS, NS
 class PlaneFault(StrEnum):
     """One kind of trouble."""
 
-    PAUSE = "pause"  # a process stops for a while and goes on
-    BLOCK = "block"  # its event loop is blocked; its keeper is not
-    STALL = "stall"  # its keeper is stuck; its event loop is not
+    PAUSE = "pause"  # a process stops for a while and continues
+    BLOCK = "block"  # its event loop is blocked; its renewer is not
+    STALL = "stall"  # its renewer is stuck; its event loop is not
     SUSPEND = "suspend"  # a host sleeps, and its monotonic clock with it
     CRASH = "crash"  # a process dies and another takes its place, remembering nothing
     ROLL = "roll"  # a process is asked to end, and another takes its place when it has

@@ -30,7 +30,7 @@ _CLOSED: Final = "this database is closed; open it again"
 
 
 class _Done(NamedTuple):
-    """What became of a work at the server."""
+    """The outcome of a work at the server."""
 
     result: Any = None
     error: BaseException | None = None

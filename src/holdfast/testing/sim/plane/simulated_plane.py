@@ -83,7 +83,7 @@ _LIVE_RUNS: Final = "SELECT COUNT(*) FROM plane_run WHERE status NOT IN (SELECT 
 
 @dataclass(frozen=True, slots=True)
 class PlaneOutcome:
-    """What became of one world."""
+    """The outcome of one world."""
 
     seed: int
     violations: list[Breach]

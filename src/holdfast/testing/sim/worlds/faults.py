@@ -27,9 +27,9 @@ from holdfast.types import MS, NS
 class Fault(StrEnum):
     """One kind of trouble."""
 
-    PAUSE = "pause"  # a process stops for a while (a collection of garbage, SIGSTOP) and goes on
-    BLOCK = "block"  # its event loop is blocked; its keeper is not
-    STALL = "stall"  # its keeper is stuck; its event loop is not
+    PAUSE = "pause"  # a process stops for a while (a collection of garbage, SIGSTOP) and continues
+    BLOCK = "block"  # its event loop is blocked; its renewer is not
+    STALL = "stall"  # its renewer is stuck; its event loop is not
     SUSPEND = "suspend"  # a host sleeps, and its monotonic clock with it
     CRASH = "crash"  # a process dies and another takes its place, remembering nothing
     STEP = "step"  # an operator sets a host's wall clock

@@ -1,7 +1,7 @@
 """Guarded worlds: what the leases protect is behind the real guards, which run at the far end of the simulated network.
 
 Requests come late, out of order, not at all, and where the protocol allows for it twice; the process that serves them
-is killed at its failpoints and before it answers, and another opens what it left. What goes on record is what has
+is killed at its failpoints and before it answers, and another opens what it left. What continues record is what has
 really become of the storage, step by step, so a guard cannot talk itself out of anything.
 """
 

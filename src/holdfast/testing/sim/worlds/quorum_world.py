@@ -147,7 +147,7 @@ class SimQuorumStore(SimStore):
 
 
 class SimQuorumEngine(SimEngine):
-    """The connections of one host: its loop's and its keeper's, which know the same of the nodes' health."""
+    """The connections of one host: its loop's and its renewer's, which know the same of the nodes' health."""
 
     def __init__(self, scene: QuorumScene, host: str, clock: SimClock) -> None:
         super().__init__(scene.world.network, scene.world.server, host)

@@ -59,7 +59,7 @@ class Session:
         return self._draw.randrange(100 * MS) / NS
 
     async def run(self) -> None:
-        """Visit, and then go on for a moment: what a visit leaves behind in its task shows only after it."""
+        """Visit, and then continue for a moment: what a visit leaves behind in its task shows only after it."""
         try:
             await self._kind()
         except EXPECTED as error:
@@ -115,7 +115,7 @@ class Session:
                 await lease.renew()
 
     async def _risky(self) -> None:
-        """With an error policy: go on without the store, or wait for it."""
+        """With an error policy: continue without the store, or wait for it."""
         risk = self._draw.choice(["low", "patient"])
         settings = self._settings()
         settings["timeout"] = self._draw.choice([1, 5, 20])

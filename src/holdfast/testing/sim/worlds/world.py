@@ -71,7 +71,7 @@ _CHECKED = {
 
 @dataclass(frozen=True, slots=True)
 class WorldOutcome:
-    """What became of one world."""
+    """The outcome of one world."""
 
     seed: int
     violations: list[Breach]
@@ -248,7 +248,7 @@ class SimWorld:
         )
 
     def left_ns(self) -> int:
-        """How long it still goes on before all is healed."""
+        """How long it still continues before all is healed."""
         return self.swarm.phase_ns - self.loop.now_ns
 
     def failpoint(self, host: SimHost, where: str) -> bool:
@@ -281,7 +281,7 @@ class SimWorld:
             self.found.append(Breach("C0", who, what))
 
     def judge_session(self, host: SimHost, session: str, task: asyncio.Task[None], cancelled: bool) -> None:
-        """A session is over: it may have been cancelled only by its own client, and raises nothing unexpected."""
+        """A session has ended: it may have been cancelled only by its own client, and raises nothing unexpected."""
         if task.cancelled():
             if not cancelled:
                 self.complain(host.name, f"{session}: cancelled without a request")
@@ -324,7 +324,7 @@ class SimWorld:
         await trouble.rage(self.swarm.phase_ns)
         self.stopping = True
         trouble.heal()
-        # By then what was stopped goes on again, and what was sent in bad weather has arrived.
+        # By then what was stopped continues again, and what was sent in bad weather has arrived.
         await asyncio.sleep((self.swarm.weather.latest_ns() + 2 * self.swarm.longest_ttl_ns()) / NS)
         if self._clients:
             await asyncio.wait(list(self._clients), timeout=DRAIN_NS / NS)
