@@ -64,6 +64,7 @@ def postgres_clients(postgres_url: str) -> Opened:
 
 
 async def everything(opened: Opened, cleanup_s: float = 0.0, *, fair: bool = True) -> Findings:
+    """All scenarios. `cleanup_s`: a server may answer later than a cancelled caller waits for its cleanup."""
     total = Findings()
     waits = CONTENDED if fair else tuple(each for each in CONTENDED if each is not wait_in_turn)
     for scenarios, contended in ((FREE, False), (waits, True)):
@@ -111,7 +112,7 @@ async def test_cancelling_anywhere_leaves_nothing_behind_on_redis(
 ) -> None:
     with redis_server.client() as raw:
         before = len(raw.client_list())
-        clean(await everything(redis_clients), 60)
+        clean(await everything(redis_clients, LIMIT_S), 60)
 
         async def as_before() -> bool:  # the server notices the end of a connection in its own time
             return len(raw.client_list()) <= before
@@ -122,14 +123,13 @@ async def test_cancelling_anywhere_leaves_nothing_behind_on_redis(
 @pytest.mark.requires("R13", "R45", "R81")
 @pytest.mark.asyncio
 async def test_cancelling_anywhere_leaves_nothing_behind_on_etcd(etcd_clients: Opened) -> None:
-    """An answer of consensus takes longer than a cancelled caller waits for its cleanup."""
     clean(await everything(etcd_clients, LIMIT_S), 60)
 
 
 @pytest.mark.requires("R13", "R45", "R81")
 @pytest.mark.asyncio
 async def test_cancelling_anywhere_leaves_nothing_behind_on_nats(nats_clients: Opened) -> None:
-    clean(await everything(nats_clients, fair=False), 60)
+    clean(await everything(nats_clients, LIMIT_S, fair=False), 60)
 
 
 @pytest.mark.requires("R13", "R45", "R81")

@@ -237,7 +237,7 @@ async def _cleaned(clients: Clients, before: set[asyncio.Task[Any]], limit_s: fl
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
         held = (await clients.other.inspect(KEY)).held
-        if not held and not asyncio.all_tasks() - before:
+        if not held and not _tasks_since(before):
             return
         await asyncio.sleep(0.002)  # between two questions, not instead of one
 
@@ -257,14 +257,18 @@ async def _look(clients: Clients, found: Findings, where: str, before: set[async
     found.note(victim.manager.renewer.lease_records() == [], f"{where}: the keeper looks after something")
     found.note(victim.statistics().held == 0, f"{where}: something is held")
     await _crossed(victim, found, where)
-    # Tasks of the connection may have been started by this run, and stay: they are not the run's own.
-    left = {each for each in asyncio.all_tasks() - before if "_open" not in repr(each)}
-    left -= _of_nats_connections(left)
+    left = _tasks_since(before)
     slower = {each for each in left if each.get_name().startswith(("quorum node", "etcd request"))}
     if slower:  # a quorum does not wait for its slower nodes, nor a cancelled caller for its request; they end alone
         ended, _ = await asyncio.wait(slower, timeout=LIMIT_S)
         left -= ended
     found.note(not left, f"{where}: tasks are left: {left}")
+
+
+def _tasks_since(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """The tasks of this run. Those of a connection that it opened stay, and do not belong to it."""
+    left = {each for each in asyncio.all_tasks() - before if "_open" not in repr(each)}
+    return left - _of_nats_connections(left)
 
 
 def _of_nats_connections(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:

@@ -21,7 +21,7 @@ from support.load.worker import guarded_write
 
 def contend(url: str, table: str, history: Path, turns: int) -> None:
     """Be one of the crowd."""
-    with holdfast.connect(url, service="crowd") as locks, history.open("w", encoding="utf-8") as file:
+    with holdfast.connect(url, service="crowd") as locks, history.open("w", buffering=1, encoding="utf-8") as file:
         lock = locks.lock("k", ttl=10)
         while turns:
             try:
