@@ -29,6 +29,8 @@ ORDER: tuple[str, ...] = (
         "plane.workflows",
         "plane.parameters",
         "plane.app",
+        "plane.client.request",
+        "plane.client.views",
         "plane.worker",
         "plane.scheduler",
     ),

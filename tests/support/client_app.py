@@ -82,6 +82,27 @@ def tell(words: list[str], *, ctx: BlockingContext) -> int:
     return len(words)
 
 
+@app.job("sum.parts", retries=2)
+async def sum_parts(numbers: list[int], *, ctx: Context) -> dict[str, object]:
+    """A parent; its first attempt fails after it has submitted."""
+    children = [await ctx.submit(charge, invoice=number, amount=number) for number in numbers]
+    named = await ctx.submit("echo", {"by": ctx.job}, key="named")
+    if ctx.attempt == 1:
+        raise ValueError("after submitting")
+    receipts = [await child.result(timeout=60) for child in children]
+    echoed = await named.result(timeout=60)
+    return {"sum": sum(each.amount for each in receipts), "tenant": echoed["tenant"], "ids": [c.id for c in children]}
+
+
+@app.job("family.wait", timeout=60)
+async def family_wait(payload: object, *, ctx: Context) -> None:
+    """A parent that waits for children without end."""
+    await ctx.submit("wait", None, key="attached")
+    await ctx.submit("wait", None, key="detached", detached=True)
+    ctx.progress("submitted")
+    await asyncio.Event().wait()
+
+
 @app.job("wait", timeout=60)
 async def wait(payload: object, *, ctx: Context) -> None:
     """Reports progress, then runs until it is cancelled."""

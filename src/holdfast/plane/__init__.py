@@ -26,6 +26,7 @@ from holdfast.plane.model.outcome import Fatal, Quarantine
 from holdfast.plane.policy.model import PolicyConflict
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import Settings
+from holdfast.plane.worker.children import BlockingChildJob, ChildJob
 from holdfast.plane.worker.context import BlockingContext, Context
 from holdfast.plane.worker.worker import Drained, Worker
 from holdfast.plane.workflows.builder import Flow, retrying, workflow
@@ -38,10 +39,12 @@ __all__ = [
     "App",
     "ApprovalView",
     "BadWorkflow",
+    "BlockingChildJob",
     "BlockingClient",
     "BlockingContext",
     "BlockingJobHandle",
     "BlockingRunHandle",
+    "ChildJob",
     "Client",
     "Context",
     "Drained",

@@ -22,6 +22,8 @@ ADDED = frozenset(
         *("/components/schemas/UpdateShown", "/paths//api/v1/jobs/{job_id}/updates"),
         "/paths//api/v1/jobs/{job_id}/events/get/responses/200/content/text/event-stream",
         "/paths//api/v1/jobs/{job_id}/events/get/responses/204",
+        *("/components/schemas/ChildShown", "/components/schemas/JobShown/properties/children"),
+        "/components/schemas/JobShown/properties/parent",
         "/components/schemas/JitterShown",
         "/components/schemas/JitterSwitched",
         "/components/schemas/JobLine/properties/fraction",

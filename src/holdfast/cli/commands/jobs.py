@@ -166,19 +166,24 @@ def list_(
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
     """Show a job and its history. Exits 1 if it does not exist."""
-    from holdfast.cli.output.jobs import event_dict, event_line, job_dict, job_rows, trace_lines
+    from holdfast.cli.output.jobs import child_dict, child_line, event_dict, event_line, job_dict, job_rows, trace_lines
 
     async def work(components: Components, caller: Caller) -> Exit:
         found = await components.service.job(caller, job)
         progress = await components.service.progress(found)
         events = await components.service.events(caller, job)
         waiting = await components.service.waiting(caller, found)
+        children = await components.service.children(found)
         if json:
-            put_json({"job": job_dict(found, progress, waiting), "events": [event_dict(each) for each in events]})
+            family = {"children": [child_dict(each) for each in children]}
+            shown = {**job_dict(found, progress, waiting), **family}
+            put_json({"job": shown, "events": [event_dict(each) for each in events]})
             return Exit.OK
         console = out()
         for heading, text in job_rows(found, progress, waiting).items():
             console.print(cell(f"{heading:<11}", "bold"), text, soft_wrap=True)
+        for child in children:
+            console.print(child_line(child), soft_wrap=True)
         console.print()
         for event in events:
             console.print(event_line(event), soft_wrap=True)

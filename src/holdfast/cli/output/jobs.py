@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output.screen import cell, moment, plain_table, seconds
+from holdfast.plane.jobs.children import ChildLink
 from holdfast.plane.jobs.progress import Progress
 from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
 from holdfast.plane.jobs.timeline import EmittedValue
 from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.model.messages import attempt_text
+from holdfast.plane.model.messages import PARENT_LABEL, attempt_text
 from holdfast.plane.model.records import DeadLetter, Job, JobEvent
 from holdfast.types import NS
 
@@ -49,7 +50,25 @@ def job_dict(job: Job, progress: Progress | None = None, waiting: WaitReason | N
     """One job as JSON types."""
     shown = None if progress is None else progress_dict(progress)
     why = None if waiting is None else {"code": str(waiting.code), "text": waiting.text}
-    return {**outline_dict(job), "payload": job.payload, "result": job.result, "progress": shown, "waiting": why}
+    return {
+        **outline_dict(job),
+        "payload": job.payload,
+        "result": job.result,
+        "progress": shown,
+        "waiting": why,
+        "parent": job.labels.get(PARENT_LABEL),
+    }
+
+
+def child_dict(child: ChildLink) -> dict[str, Any]:
+    """A child of a job as JSON types."""
+    return {"id": child.id, "state": str(child.state), "detached": child.detached}
+
+
+def child_line(child: ChildLink) -> Text:
+    """A child of a job as a line."""
+    line = Text.assemble(cell("child       ", "bold"), state_cell(child.state), cell(f"  {child.id}"))
+    return line.append_text(cell("  detached" if child.detached else "", "dim"))
 
 
 def progress_dict(progress: Progress) -> dict[str, Any]:
@@ -187,6 +206,7 @@ def job_rows(job: Job, progress: Progress | None = None, waiting: WaitReason | N
         "deadline": cell("" if job.deadline_ns is None else moment(at(job.deadline_ns))),
         "timeout": cell("" if job.timeout_ns is None else seconds(job.timeout_ns / NS)),
         "key": cell(job.idempotency_key or ""),
+        "parent": cell(job.labels.get(PARENT_LABEL, "")),
         "labels": cell(", ".join(f"{name}={value}" for name, value in job.labels.items())),
         "payload": cell("" if job.payload is None else short(as_json(job.payload))),
         "result": cell("" if job.result is None else short(as_json(job.result)), "green"),

@@ -96,6 +96,11 @@ class JobRequest(Generic[R]):
         """The topic of the job."""
         return self._wanted.topic
 
+    @property
+    def trace(self) -> str:
+        """The trace that it belongs to, or nothing."""
+        return self._wanted.trace
+
     def submission(self, now_ns: int, tenant: str | None) -> Submission:
         """For the service of a plane."""
         return replace(

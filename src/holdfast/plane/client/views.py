@@ -16,6 +16,7 @@ from holdfast.plane.jobs.progress import Progress
 from holdfast.plane.jobs.timeline import EmittedValue, Entry
 from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import PARENT_LABEL
 from holdfast.plane.model.records import Job
 from holdfast.plane.workflows.core.run import RunStatus, StoredRun
 from holdfast.types import NS
@@ -63,6 +64,11 @@ class JobView:
     labels: Mapping[str, str]
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def parent(self) -> str | None:
+        """The job, or the step RUN:STEP, whose function submitted it; None: it is no child."""
+        return self.labels.get(PARENT_LABEL)
 
     @classmethod
     def of(cls, job: Job, progress: Progress | None = None, waiting: WaitReason | None = None) -> JobView:

@@ -27,7 +27,7 @@ FORMAT: Final = "holdfast-plane"
 META: Final = "plane_meta"
 VERSION: Final = 1
 VERSIONS: Final[Mapping[str, int]] = {
-    "schema": 8,
+    "schema": 9,
     "run_schema": 5,
     "approval_schema": 3,
     "policy_schema": 2,

@@ -48,6 +48,8 @@ EMPTIED_LABEL: Final = "holdfast.emptied"  # what the job was about was forgotte
 POOL_LABEL: Final = "holdfast.pool"  # the pool that was requested, and that the job therefore never leaves
 RUN_LABEL: Final = "holdfast.run"
 STEP_LABEL: Final = "holdfast.step"
+PARENT_LABEL: Final = "holdfast.parent"  # the job, or the step RUN:STEP, whose function submitted the job
+PARENT_MADE_LABEL: Final = "holdfast.parent-made"  # when that job was created; nanoseconds
 RISK_LABEL: Final = "holdfast.risk"
 ATTEMPTS_LABEL: Final = "holdfast.attempts"  # how many attempts the step may have, each of which is another job
 REQUESTERS_LABEL: Final = "holdfast.requesters"  # JSON: who asked for what the job repeats
@@ -146,6 +148,12 @@ def stop_step(job: str, run: str, tenant: str, reason: str, *, token: str) -> Me
     """A run has no use for its job any more. A job of another run or tenant under this id is not meant."""
     asked = cancel(job, f"run {run}", reason, token=token)
     return replace(asked, body={**asked.body, "run": run, "tenant": tenant})
+
+
+def cancel_child(child: str, parent: str, reason: str, *, token: str) -> Message:
+    """The parent of a job was cancelled. A job of another parent under this id is not meant."""
+    asked = cancel(child, f"job {parent}", reason, token=token)
+    return replace(asked, body={**asked.body, "parent": parent})
 
 
 def stop_child(child: str, run: str, tenant: str, reason: str, *, token: str) -> Message:

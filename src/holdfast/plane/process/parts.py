@@ -33,6 +33,7 @@ from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.components import Components
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.scheduler.scheduler import Scheduler
+from holdfast.plane.service.children import ChildJobs
 from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.worker.staleness import Attempts
@@ -295,6 +296,7 @@ def worker_of(components: Components, app: App, name: str | None = None) -> Work
         registry=components.workers,
         currency=Attempts(components.database, heartbeat=chosen.heartbeat),
         progress=ProgressStore(components.database),
+        children=ChildJobs(components.service),
         pools=chosen.pools or None,
         concurrency=chosen.concurrency,
         heartbeat=chosen.heartbeat,

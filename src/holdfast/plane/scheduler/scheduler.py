@@ -32,6 +32,7 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence, granted
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
+from holdfast.plane.jobs.children import CHILDREN_MAX, JobParent, children_of
 from holdfast.plane.jobs.locked_updates import Deciding
 from holdfast.plane.jobs.rules import (
     NO_WORKER_SPREAD_NS,
@@ -355,18 +356,37 @@ class Scheduler:
         reason = str(body.get("reason") or "cancelled")[:REASON_CHARS_MAX]
         made_ns = check_whole("made_ns", body.get("made_ns", 0), 0, TIME_MAX)
         run, tenant = body.get("run"), body.get("tenant")  # given when a run stops its own job
+        parent = body.get("parent")  # given when the parent was cancelled
 
         def cancel(fence: CarriedFence, job: Job) -> Writing | None:
             if job.state.terminal or made_ns not in (0, job.created_ns):
                 return None
             if run is not None and (job.labels.get(subjects.RUN_LABEL), job.tenant) != (run, tenant):
                 return None
+            if parent is not None and job.labels.get(subjects.PARENT_LABEL) != parent:
+                return None
             end = End(JobState.CANCELLED, JobCode.CANCELLED, reason, dead=False)
             return ending(job, end, fence, actor=actor)
 
         changed = await self.placement.change(job_id, lambda fence: partial(cancel, fence))
+        job = changed.after or changed.before
+        if job is not None and job.state is JobState.CANCELLED and made_ns in (0, job.created_ns):
+            await self._cancel_children(job)
         over = "missing" if changed.before is None else "over"
         self._count(subjects.CANCEL, over if changed.after is None else "cancelled")
+
+    async def _cancel_children(self, job: Job) -> None:
+        """Cancel the children of a cancelled job, also when its message comes again."""
+        parent = JobParent.of(job.id, job.created_ns, job.labels)
+        found = await self._store.database.read(lambda tx: children_of(tx, parent, CHILDREN_MAX))
+        token = f"parent:{job.id}:{job.created_ns}"
+        requests = [
+            subjects.cancel_child(each.id, parent.id, "its parent was cancelled", token=token)
+            for each in found
+            if not each.detached and not each.state.terminal
+        ]
+        if requests:
+            await self._bus.publish(requests)
 
     def _after(
         self, job: Job, meaning: End | Retry, report: AttemptReport, fence: CarriedFence, now_ns: int

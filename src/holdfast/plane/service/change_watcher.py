@@ -107,7 +107,7 @@ class ChangeWatcher:
             async with asyncio.timeout(timeout_ns / NS):
                 return _visible(caller, await waiter.answer)
         except TimeoutError:
-            if waiter.answer.done():  # an error of the database may be one, too
+            if waiter.answer.done() and not waiter.answer.cancelled():  # an error of the database may be one, too
                 return _visible(caller, waiter.answer.result())
             return {}
         finally:

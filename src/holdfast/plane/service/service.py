@@ -32,6 +32,7 @@ from holdfast.plane.db.ports import Audit, Bus, Database, Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.db.write_probe import Writability
 from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.children import ChildLink, JobParent, children_of
 from holdfast.plane.jobs.dead_letters import DeadLetters
 from holdfast.plane.jobs.progress import Progress, ProgressStore
 from holdfast.plane.jobs.queries import JobQueries
@@ -167,12 +168,19 @@ class Service:
 
     # Jobs.
 
-    async def submit(self, caller: Caller, wanted: Submission, *, pool: str | None = None) -> tuple[Job, bool]:
+    async def submit(
+        self,
+        caller: Caller,
+        wanted: Submission,
+        *,
+        pool: str | None = None,
+        own_labels: Mapping[str, str] | None = None,
+    ) -> tuple[Job, bool]:
         """Submit a job. Also returns whether it was inserted: the same idempotency key, or id, returns the first job.
 
-        `RowExists`: the key, or the id, was used for another job.
+        `own_labels`: labels that only the plane may set. `RowExists`: the key, or the id, was used for another job.
         """
-        return await self._submitting.one(caller, wanted, pool)
+        return await self._submitting.one(caller, wanted, pool, own_labels)
 
     async def submit_many(
         self, caller: Caller, wanted: Sequence[Submission], *, pool: str | None = None
@@ -217,6 +225,11 @@ class Service:
         )
         items = found[:most]
         return Page(items, Place(items[-1].created_ns, items[-1].id) if len(found) > most else None)
+
+    async def children(self, job: Job) -> list[ChildLink]:
+        """The jobs that the function of a job submitted. The caller may see the job."""
+        parent = JobParent.of(job.id, job.created_ns, job.labels)
+        return await self.parts.database.read(lambda tx: children_of(tx, parent))
 
     async def progress(self, job: Job) -> Progress | None:
         """The progress that a job's function last reported. The caller may see the job."""

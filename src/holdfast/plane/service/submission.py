@@ -67,20 +67,24 @@ class SubmissionService:
         self._approvals = approvals
         self._fast_path = fast_path
 
-    async def one(self, caller: Caller, wanted: Submission, pool: str | None) -> tuple[Job, bool]:
+    async def one(
+        self, caller: Caller, wanted: Submission, pool: str | None, own: Mapping[str, str] | None = None
+    ) -> tuple[Job, bool]:
         """See `Service.submit`."""
-        (answer,) = await self.all(caller, [wanted], pool)
+        (answer,) = await self.all(caller, [wanted], pool, own)
         if isinstance(answer, HoldfastError):
             raise answer
         return answer
 
-    async def all(self, caller: Caller, wanted: Sequence[Submission], pool: str | None) -> list[Answer]:
+    async def all(
+        self, caller: Caller, wanted: Sequence[Submission], pool: str | None, own: Mapping[str, str] | None = None
+    ) -> list[Answer]:
         """See `Service.submit_many`."""
         answers: dict[int, Answer] = {}
         checked: dict[int, Submission] = {}
         for at, each in enumerate(wanted):
             try:
-                checked[at] = _checked(caller, each, pool)
+                checked[at] = _checked(caller, each, pool, own or {})
             except HoldfastError as error:
                 answers[at] = error
         places = await self._destinations(dict.fromkeys(each.topic for each in checked.values()), pool)
@@ -147,8 +151,8 @@ class SubmissionService:
             return Failed(error)
 
 
-def _checked(caller: Caller, wanted: Submission, pool: str | None) -> Submission:
-    """The checked submission, or an error. Everything that a caller may send is bounded."""
+def _checked(caller: Caller, wanted: Submission, pool: str | None, own: Mapping[str, str]) -> Submission:
+    """The checked submission, or an error. Everything that a caller may send is bounded. `own`: labels of the plane."""
     if not caller.sees(wanted.tenant):
         raise NotAllowed("you may submit jobs only for your own tenant")
     wanted.check()
@@ -164,7 +168,9 @@ def _checked(caller: Caller, wanted: Submission, pool: str | None) -> Submission
         if value:
             check_text("labels", value, ID_CHARS_MAX)
     if pool is not None:
-        wanted = replace(wanted, labels={**wanted.labels, subjects.POOL_LABEL: check_name("pool", pool)})
+        own = {**own, subjects.POOL_LABEL: check_name("pool", pool)}
+    if own:
+        wanted = replace(wanted, labels={**wanted.labels, **own})
     return wanted if wanted.submitted_by else wanted.by(caller.name)  # a requester may not approve it
 
 

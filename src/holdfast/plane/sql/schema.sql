@@ -113,6 +113,17 @@ CREATE TABLE plane_emitted (
     PRIMARY KEY (job, made_ns, fence, number)
 );
 
+-- Children: jobs that job functions submitted. `parent` is the id of a job, made at `made_ns`, or a step of a run, with 0.
+CREATE TABLE plane_child (
+    parent   TEXT NOT NULL,
+    made_ns  BIGINT NOT NULL,
+    child    TEXT NOT NULL,
+    detached BIGINT NOT NULL,  -- 1: it is not cancelled with its parent
+    at_ns    BIGINT NOT NULL,
+    PRIMARY KEY (parent, made_ns, child)
+);
+CREATE INDEX plane_child_of ON plane_child (child);
+
 -- How many jobs of a tenant are with workers. Kept in the same transaction as their states, so a limit is never passed.
 CREATE TABLE plane_tenant (
     tenant     TEXT NOT NULL PRIMARY KEY,

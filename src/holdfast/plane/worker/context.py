@@ -7,11 +7,12 @@ is cancelled when it must stop. Clock: time limits run on the longest of the hos
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
 from holdfast.aio.lease import Lease
 from holdfast.core.lease.states import LeasePhase
@@ -20,12 +21,17 @@ from holdfast.errors import BadInput
 from holdfast.flows.log import log_event
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.leases.sync.lease import Lost
+from holdfast.plane.client.request import UNSET
+from holdfast.plane.jobs.children import JobParent
 from holdfast.plane.jobs.progress import EmitReport, Progress, ProgressReport
-from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, Assignment, step_attempt
+from holdfast.plane.model.messages import PARENT_LABEL, RUN_LABEL, STEP_LABEL, Assignment, step_attempt
 from holdfast.plane.model.records import check_text, encoded
+from holdfast.plane.worker.children import BlockingChildJob, ChildJob, ChildPort, child_request, wait_in_thread
 from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.thread_runtime import Mutex, Wakeup
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
+
+R = TypeVar("R")
 
 NOTE_CHARS_MAX: Final = 200
 EMIT_BYTES_MAX: Final = 16_000
@@ -178,8 +184,9 @@ class AnyContext:
         limit_ns: int | None,
         report: Callable[[ProgressReport], None] | None = None,
         emit: Callable[[EmitReport], None] | None = None,
+        children: ChildPort | None = None,
     ) -> None:
-        """`report` stores progress, `emit` values, both from any thread; None: nothing does."""
+        """`report` stores progress, `emit` values, both from any thread; `children` submits; None: nothing does."""
         self._assignment = assignment
         self._held = lease
         self._clock = clock
@@ -187,6 +194,9 @@ class AnyContext:
         self._limit_ns = limit_ns
         self._report = report
         self._emit = emit
+        self._children = children
+        self._loop = asyncio.get_running_loop()
+        self._submitted = 0
         self._emitting = Mutex()  # values are numbered in the order in which they are stored
         self._emitted = 0
         self._emitted_chars = 0
@@ -227,6 +237,11 @@ class AnyContext:
     def step(self) -> str | None:
         """The step of that run, `pay` or in a fan-out `pay[3]`."""
         return self._assignment.labels.get(STEP_LABEL)
+
+    @property
+    def step_attempt(self) -> int | None:
+        """Which attempt of its step this is, from 1; None: it is a job of its own."""
+        return step_attempt(self._assignment.job, self._assignment.labels)
 
     @property
     def idempotency_key(self) -> str:
@@ -300,6 +315,34 @@ class AnyContext:
             self._report(ProgressReport(assignment.job, assignment.made_ns, progress))
 
     @property
+    def parent(self) -> str | None:
+        """The job, or the step `RUN:STEP`, whose function submitted this job; None: it is no child."""
+        return self._assignment.labels.get(PARENT_LABEL)
+
+    async def _submit_child(
+        self, job: Callable[..., Any] | str, payload: Any, key: str | None, detached: bool, given: dict[str, Any]
+    ) -> ChildJob[Any]:
+        if self._children is None:
+            raise BadInput(
+                "ctx.submit", "needs a plane", "run the function in a plane, or replace the call in the test"
+            )
+        about = self._assignment
+        parent = JobParent.of(about.job, about.made_ns, about.labels)
+        with self._emitting:
+            self._submitted += key is None
+            number = self._submitted
+        request = child_request(parent, job, payload, number, key, given)
+        self._held.ensure_held()
+        view = await self._children.submit(parent, request, about, detached=detached)
+        self._stay_alive()
+        return ChildJob(self._children, about, view.id, request.function, self._stay_alive)
+
+    def _stay_alive(self) -> None:
+        """Waiting for a child counts as progress."""
+        self._held.progress()
+        self._progressed = self._clock.now()
+
+    @property
     def has_emitted(self) -> bool:
         """Whether the function has emitted values."""
         return self._emitted > 0
@@ -332,6 +375,33 @@ class AnyContext:
 class Context(AnyContext):
     """What an `async def` gets."""
 
+    @overload
+    async def submit(self, job: str, payload: Any = UNSET, /, **given: Any) -> ChildJob[Any]: ...
+    @overload
+    async def submit(
+        self, job: Callable[..., Coroutine[Any, Any, R]], payload: Any = UNSET, /, **given: Any
+    ) -> ChildJob[R]: ...
+    @overload
+    async def submit(self, job: Callable[..., R], payload: Any = UNSET, /, **given: Any) -> ChildJob[R]: ...
+    async def submit(
+        self,
+        job: Callable[..., Any] | str,
+        payload: Any = UNSET,
+        /,
+        *,
+        key: str | None = None,
+        detached: bool = False,
+        **given: Any,
+    ) -> ChildJob[Any]:
+        """Submit a child job: a decorated function with its arguments, or a topic with a payload.
+
+        Every attempt gets the same child for the same `key`; without one, for the same position among the calls
+        without a key. The child has the tenant of this job, and is cancelled with it unless `detached`. Options are
+        those of `JobRequest`, without `id`, `idempotency_key` and `tenant`. `RowExists`: an earlier attempt submitted
+        another job under this key, or at this position.
+        """
+        return await self._submit_child(job, payload, key, detached, given)
+
     @property
     def lease(self) -> Lease:
         """The lease under which this attempt runs. The worker releases it."""
@@ -340,6 +410,31 @@ class Context(AnyContext):
 
 class BlockingContext(AnyContext):
     """What a `def` gets, in its thread."""
+
+    @overload
+    def submit(self, job: str, payload: Any = UNSET, /, **given: Any) -> BlockingChildJob[Any]: ...
+    @overload
+    def submit(
+        self, job: Callable[..., Coroutine[Any, Any, R]], payload: Any = UNSET, /, **given: Any
+    ) -> BlockingChildJob[R]: ...
+    @overload
+    def submit(self, job: Callable[..., R], payload: Any = UNSET, /, **given: Any) -> BlockingChildJob[R]: ...
+    def submit(
+        self,
+        job: Callable[..., Any] | str,
+        payload: Any = UNSET,
+        /,
+        *,
+        key: str | None = None,
+        detached: bool = False,
+        **given: Any,
+    ) -> BlockingChildJob[Any]:
+        """Submit a child job. See `Context.submit`."""
+        child: ChildJob[Any] = self._run_on_loop(self._submit_child(job, payload, key, detached, given))
+        return BlockingChildJob(child, self._run_on_loop)
+
+    def _run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return wait_in_thread(work, self._loop, lambda: self.cancelled.reason if self.cancelled.is_set() else None)
 
     @property
     def lease(self) -> LeaseView:

@@ -76,6 +76,7 @@ from holdfast.plane.model.records import (
     check_whole,
 )
 from holdfast.plane.worker.attempt_leases import AttemptLeases, lease_family
+from holdfast.plane.worker.children import ChildPort
 from holdfast.plane.worker.context import AnyContext, BlockingContext, Context
 from holdfast.plane.worker.executor import (
     Ended,
@@ -201,6 +202,7 @@ class Worker:
         registry: Registry,
         currency: StalenessCheck | None = None,
         progress: ProgressStore | None = None,
+        children: ChildPort | None = None,
         pools: Sequence[str] | None = None,
         concurrency: int = 8,
         name: str | None = None,
@@ -219,6 +221,7 @@ class Worker:
 
         `currency` checks whether a message that was delivered before is stale; None: it is run in any case.
         `progress` stores what functions report with `ctx.progress()`; None: it is not stored.
+        `children` submits the jobs of `ctx.submit()`; None: functions cannot submit.
         `name` must be this worker's alone. `lease_ttl` bounds how soon another takes over (30 s); the lease is renewed
         every `lease_renew_every` (a third of that), and abandoned after `lease_failures` (3) failed renewals in a row.
         `family` names these leases: where the plane has a key prefix of its own, so must its workers.
@@ -267,6 +270,7 @@ class Worker:
             staleness=currency,
             claim_leases=claim_leases,
             progress=self._progress,
+            children=children,
         )
         self._worker_pools = [
             WorkerPool(
@@ -455,6 +459,7 @@ class _Shared:
     brief: set[str] = field(default_factory=set)  # topics whose last attempt was brief
     model: Lock[Lease] | None = None  # of an attempt without a time limit
     progress: ProgressReporter | None = None
+    children: ChildPort | None = None
     leases: AttemptLeases = field(init=False)
 
     def __post_init__(self) -> None:
@@ -878,8 +883,10 @@ class Attempt:
         shared, loop, job = self._shared, asyncio.get_running_loop(), self._job
         kind = Context if job.asynchronous else BlockingContext
         store = shared.progress
-        stored = (None, None) if store is None else (store.report, store.emit)
-        context = self.context = kind(self.assignment, lease, shared.worker, shared.clock, since, limit_ns, *stored)
+        report, emit = (None, None) if store is None else (store.report, store.emit)
+        context = self.context = kind(
+            *(self.assignment, lease, shared.worker, shared.clock, since, limit_ns, report, emit, shared.children)
+        )
         execution = self.execution = Execution(shared.threads, context, shared.cancel_grace_ns)
         out_of_time = partial(execution.interrupt, Interruption.TIME_LIMIT, "it has run for as long as it may")
 

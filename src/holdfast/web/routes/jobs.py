@@ -105,7 +105,8 @@ async def watch(
 async def job(job_id: Segment, service: Serving, caller: Asking) -> JobShown:
     """One job."""
     found = await service.job(caller, job_id)
-    return JobShown.whole(found, await service.progress(found), await service.waiting(caller, found))
+    progress, waiting = await service.progress(found), await service.waiting(caller, found)
+    return JobShown.whole(found, progress, waiting, await service.children(found))
 
 
 @router.get(

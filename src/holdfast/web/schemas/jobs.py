@@ -7,7 +7,7 @@ so their clocks do not matter. Unknown fields are refused, and values are not co
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -23,12 +23,14 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
 
+from holdfast.plane.jobs.children import ChildLink
 from holdfast.plane.jobs.progress import Progress
 from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
 from holdfast.plane.jobs.timeline import EmittedValue, PlacedEntry
 from holdfast.plane.jobs.waiting_reason import WaitCode, WaitReason
 from holdfast.plane.model.caller import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import PARENT_LABEL
 from holdfast.plane.model.records import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
 from holdfast.plane.resources import model as resources
 from holdfast.plane.service.change_watcher import WATCH_NS_MAX, WATCHED_MAX, Sighting
@@ -237,11 +239,21 @@ class WaitingShown(ResponseBody):
     text: str = Field(description="For people.")
 
 
+class ChildShown(ResponseBody):
+    """A job that the function of a job submitted."""
+
+    id: str
+    state: StateName
+    detached: bool = Field(description="Whether it goes on when its parent is cancelled.")
+
+
 class JobShown(JobOutlineShown):
     """A job."""
 
     payload: Any
     result: Any
+    parent: str | None = Field(None, description="The job, or the step RUN:STEP, whose function submitted it.")
+    children: list[ChildShown] = Field(default_factory=list, description="Only for a single job; at most 1,000.")
     progress: ProgressShown | None = Field(None, description="Only for a single job; null: none was reported.")
     waiting: WaitingShown | None = Field(
         description="Why it waits; null: it runs or is finished. In responses to submit, retry and cancel: "
@@ -249,11 +261,21 @@ class JobShown(JobOutlineShown):
     )
 
     @classmethod
-    def whole(cls, job: Job, progress: Progress | None = None, waiting: WaitReason | None = None) -> JobShown:
+    def whole(
+        cls,
+        job: Job,
+        progress: Progress | None = None,
+        waiting: WaitReason | None = None,
+        children: Sequence[ChildLink] = (),
+    ) -> JobShown:
         """From the job."""
+        family: dict[str, Any] = {
+            "parent": job.labels.get(PARENT_LABEL),
+            "children": [ChildShown(id=each.id, state=each.state, detached=each.detached) for each in children],
+        }
         shown = None if progress is None else ProgressShown.of(progress)
         why = None if waiting is None else WaitingShown(code=waiting.code, text=waiting.text)
-        return cls(**_outline(job), payload=job.payload, result=job.result, progress=shown, waiting=why)
+        return cls(**_outline(job), payload=job.payload, result=job.result, progress=shown, waiting=why, **family)
 
 
 class JobPage(ResponseBody):

@@ -22,7 +22,7 @@ from holdfast.plane import (
     UpdateKind,
 )
 from holdfast.plane.model.caller import NotAllowed
-from support.client_app import Order, Receipt, accept, charge, echo, hopeless, lookup, send, tell, wait
+from support.client_app import Order, Receipt, accept, charge, echo, hopeless, lookup, send, sum_parts, tell, wait
 
 pytestmark = pytest.mark.asyncio
 
@@ -172,6 +172,28 @@ async def test_values_of_each_attempt_are_kept_and_have_its_number(client: Any) 
     assert [each.attempt for each in updates[:retried] if each.kind is UpdateKind.VALUE] == [1, 1]
 
 
+async def test_a_parent_that_is_tried_again_has_the_same_children(client: Any) -> None:
+    job = await client.submit(sum_parts, numbers=[1, 2, 3])
+    result = await job.result(timeout=LIMIT_S)
+    assert result == {"sum": 6, "tenant": "default", "ids": [f"{job.id}/{number}" for number in (1, 2, 3)]}
+    seen = await job.status()
+    assert seen.attempt == 2
+    child = await client.job(f"{job.id}/named").status()
+    assert (child.parent, child.payload) == (job.id, {"by": job.id})
+
+
+async def test_children_of_a_cancelled_job_are_cancelled_unless_they_are_detached(client: Any) -> None:
+    job = await client.submit("family.wait", None)
+    async for update in job.events():
+        if update.kind is UpdateKind.PROGRESS:
+            await job.cancel("enough")
+    attached, detached = client.job(f"{job.id}/attached"), client.job(f"{job.id}/detached")
+    with pytest.raises(JobCancelled, match="its parent was cancelled"):
+        await attached.result(timeout=LIMIT_S)
+    assert not (await detached.status()).state.terminal
+    assert await detached.cancel()
+
+
 async def test_a_result_that_does_not_come_in_time_is_a_timeout_and_the_job_goes_on(client: Any) -> None:
     job = await client.submit(wait, None)
     with pytest.raises(TimeoutError, match="has not ended within"):
@@ -180,6 +202,12 @@ async def test_a_result_that_does_not_come_in_time_is_a_timeout_and_the_job_goes
     assert await job.cancel()
     with pytest.raises(JobCancelled):
         await job.result(timeout=LIMIT_S)
+
+
+async def test_a_wait_that_outlasts_one_request_goes_on(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.plane.client.client.WATCH_NS", 50_000_000)
+    job = await client.submit(charge, invoice=1, delay=0.5)
+    assert await job.result(timeout=LIMIT_S) == Receipt(1, 1)
 
 
 async def test_a_job_that_does_not_exist_is_missing(client: Any) -> None:
