@@ -6,8 +6,10 @@ plane inside of a program. Everything below this package is internal.
 
 from holdfast.plane.app import App
 from holdfast.plane.client.blocking import BlockingClient, BlockingJobHandle, BlockingRunHandle
+from holdfast.plane.client.blocking_resource_locks import BlockingResourceLease, BlockingResourceLock
 from holdfast.plane.client.client import Client, JobHandle, RunHandle
 from holdfast.plane.client.request import JobRequest
+from holdfast.plane.client.resource_locks import ResourceLease, ResourceLock
 from holdfast.plane.client.views import (
     ApprovalView,
     JobCancelled,
@@ -43,6 +45,8 @@ __all__ = [
     "BlockingClient",
     "BlockingContext",
     "BlockingJobHandle",
+    "BlockingResourceLease",
+    "BlockingResourceLock",
     "BlockingRunHandle",
     "ChildJob",
     "Client",
@@ -62,6 +66,8 @@ __all__ = [
     "Plane",
     "PolicyConflict",
     "Quarantine",
+    "ResourceLease",
+    "ResourceLock",
     "RunHandle",
     "RunNotSucceeded",
     "RunStatus",

@@ -12,11 +12,13 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from holdfast.errors import BadInput, Closed
+from holdfast.plane.client.blocking_resource_locks import BlockingResourceLock
 from holdfast.plane.client.request import UNSET, JobRequest
 from holdfast.plane.client.views import ApprovalView, JobUpdate, JobView, RunView
+from holdfast.plane.resources.model import TTL_S, ResourceMode
 from holdfast.types import Duration
 
 if TYPE_CHECKING:
@@ -177,6 +179,19 @@ class BlockingClient:
     def run(self, run: str) -> BlockingRunHandle:
         """The handle of an existing run, by its id."""
         return BlockingRunHandle(self, self._client.run(run))
+
+    def resource(
+        self,
+        resource: str,
+        *,
+        mode: ResourceMode | Literal["exclusive", "shared"] = ResourceMode.EXCLUSIVE,
+        ttl: Duration = TTL_S,
+        timeout: Duration | None = None,
+        owner: str | None = None,
+    ) -> BlockingResourceLock:
+        """A lock on a resource, renewed while it is held. See `Client.resource`."""
+        lock = self._client.resource(resource, mode=mode, ttl=ttl, timeout=timeout, owner=owner)
+        return BlockingResourceLock(self, lock)
 
     def approvals(self) -> list[ApprovalView]:
         """What waits for the decision of a person, oldest first."""

@@ -26,7 +26,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
 from holdfast.core import backoff
@@ -34,6 +34,7 @@ from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, Misco
 from holdfast.plane.app import JobFunction
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import UNSET, JobRequest
+from holdfast.plane.client.resource_locks import ResourceLease, ResourceLock
 from holdfast.plane.client.transport import DatabaseTransport, Kind, RunStart, Transport
 from holdfast.plane.client.views import (
     ApprovalView,
@@ -48,6 +49,7 @@ from holdfast.plane.client.views import (
 )
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.plane import Plane
+from holdfast.plane.resources.model import TTL_S, ResourceMode
 from holdfast.plane.service.change_watcher import Sighting
 from holdfast.plane.settings.sources import load
 from holdfast.plane.workflows.core.run import RunStatus
@@ -175,7 +177,10 @@ class Client:
         self._opened = False
         self._closed = False
         owner = check_label("tenant", tenant) if tenant is not None else None
-        self._transport = _transport(plane, token, owner, name or _this_user(), config, leases, bus)
+        self._name = name or _this_user()
+        self._transport = _transport(plane, token, owner, self._name, config, leases, bus)
+        self.resources: set[ResourceLease] = set()  # held; released when the client closes
+        self._background: set[asyncio.Task[None]] = set()
 
     @staticmethod
     def blocking(
@@ -207,7 +212,10 @@ class Client:
         return self
 
     async def close(self) -> None:
-        """Give back connections. Idempotent. `async with` does it."""
+        """Release resources and give back connections. Idempotent. `async with` does it."""
+        if not self._closed:
+            releasing = (*(each.release_at_close() for each in self.resources), *self._background)
+            await asyncio.gather(*releasing, return_exceptions=True)
         self._closed = True
         await self._transport.close()
 
@@ -307,6 +315,40 @@ class Client:
     async def reject(self, job: str, note: str = "") -> None:
         """Reject a job or a step, by the `job` of its approval."""
         await self.tried(lambda transport: transport.decide(job, ApprovalVerdict.REJECT, note))
+
+    # Resource locks.
+
+    def resource(
+        self,
+        resource: str,
+        *,
+        mode: ResourceMode | Literal["exclusive", "shared"] = ResourceMode.EXCLUSIVE,
+        ttl: Duration = TTL_S,
+        timeout: Duration | None = None,
+        owner: str | None = None,
+    ) -> ResourceLock:
+        """A lock on a resource of the tenant, renewed while it is held. Nothing is sent until it is acquired.
+
+        `timeout`: how long `acquire` and `async with` wait for a busy resource; None: without a limit. `owner` is a
+        label for people; by default the name of the client.
+        """
+        holder = self._name if owner is None else owner
+        return ResourceLock(self, resource, mode=mode, ttl=ttl, timeout=timeout, owner=holder)
+
+    def new_token(self) -> str:
+        """A new secret that proves a grant."""
+        return self._entropy.token()
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it in a task. `close` waits for it."""
+        task = asyncio.create_task(work, name="client")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def once(self, work: Callable[[Transport], Awaitable[T]]) -> T:
+        """Do it, and do not repeat it."""
+        self._check_open()
+        return await work(self._transport)
 
     # For handles.
 

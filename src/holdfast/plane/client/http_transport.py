@@ -20,7 +20,9 @@ from holdfast.errors import (
     BackendError,
     BadInput,
     HoldfastError,
+    LockBusy,
     Misconfigured,
+    NotOwner,
     RowExists,
     RowMissing,
     Timeout,
@@ -28,6 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import JobRequest
+from holdfast.plane.client.resource_locks import ResourceClaim
 from holdfast.plane.client.transport import Kind, RunStart, Submitted
 from holdfast.plane.client.views import ApprovalView, JobProgress, JobUpdate, JobView, RunView, UpdatePage
 from holdfast.plane.model.caller import NotAllowed
@@ -41,6 +44,7 @@ PAGE: Final = 500
 WAIT_S: Final = 20.0  # of one request for changes
 TURN_S: Final = 0.2  # the same, if the items need more than one request
 
+_RESOURCES: Final = "/resource-locks"
 _TOKEN: Final = re.compile(r"[!-~]+\Z")
 _GATHER_S: Final = 0.005  # waits that begin together share the next request
 _ALLOWED: Final = frozenset({"not-allowed", "self-approval-denied", "unauthorized"})
@@ -186,6 +190,27 @@ class HttpTransport:
         """See `Transport`."""
         await self._ask("POST", f"/approvals/{_segment(job)}/{verdict}", {"note": note})
 
+    # Resource locks.
+
+    async def acquire_resource(self, claim: ResourceClaim, wait_ns: int) -> int:
+        """See `Transport`."""
+        body = self._about(claim) | {"owner": claim.owner, "mode": str(claim.mode), "timeout": wait_ns / NS}
+        body |= {"ttl": claim.ttl_ns / NS}
+        _, document = await self._ask("POST", f"{_RESOURCES}/acquire", body, waits_s=wait_ns / NS)
+        return int(document["fence"])
+
+    async def renew_resource(self, claim: ResourceClaim) -> None:
+        """See `Transport`."""
+        await self._ask("POST", f"{_RESOURCES}/renew", self._about(claim) | {"ttl": claim.ttl_ns / NS})
+
+    async def release_resource(self, claim: ResourceClaim) -> None:
+        """See `Transport`."""
+        await self._ask("POST", f"{_RESOURCES}/release", self._about(claim))
+
+    def _about(self, claim: ResourceClaim) -> dict[str, Any]:
+        tenant = {} if self._tenant is None else {"tenant": self._tenant}
+        return {"resource": claim.resource, "token": claim.token, **tenant}
+
     # Requests.
 
     async def _get(self, path: str) -> Any:
@@ -218,6 +243,10 @@ class HttpTransport:
             return RowMissing(detail)
         if code == "exists":
             return RowExists(detail)
+        if code == "lock-not-owned":
+            return NotOwner()
+        if code == "lock-busy" and f"{_RESOURCES}/" in answer.request.url.path:  # elsewhere it is a lock of the plane
+            return LockBusy(detail)
         if code in _ALLOWED:
             return NotAllowed(detail)
         if code == "outcome-unknown":

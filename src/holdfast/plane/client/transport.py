@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import JobRequest
+from holdfast.plane.client.resource_locks import ResourceClaim
 from holdfast.plane.client.views import ApprovalView, JobProgress, JobUpdate, JobView, RunView, UpdatePage
 from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.service.change_watcher import Sighting
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
+from holdfast.types import NS
+
+DEFAULT_TENANT: Final = "default"
 
 Kind: TypeAlias = Literal["jobs", "runs"]
 Submitted: TypeAlias = "tuple[JobView, bool] | HoldfastError"
@@ -90,6 +94,18 @@ class Transport(Protocol):
 
     async def decide(self, job: str, verdict: ApprovalVerdict, note: str) -> None:
         """Approve or reject."""
+        ...
+
+    async def acquire_resource(self, claim: ResourceClaim, wait_ns: int) -> int:
+        """Acquire a resource, or `LockBusy` after the wait. Returns its fence. Repeating it returns the same grant."""
+        ...
+
+    async def renew_resource(self, claim: ResourceClaim) -> None:
+        """Renew a held resource, or `NotOwner`."""
+        ...
+
+    async def release_resource(self, claim: ResourceClaim) -> None:
+        """Release a held resource, or `NotOwner`."""
         ...
 
 
@@ -202,3 +218,25 @@ class DatabaseTransport:
     async def decide(self, job: str, verdict: ApprovalVerdict, note: str) -> None:
         """See `Transport`."""
         await self._open.flows.decide(self._caller, job, verdict, note=note)
+
+    async def acquire_resource(self, claim: ResourceClaim, wait_ns: int) -> int:
+        """See `Transport`."""
+        grant = await self._open.service.resources.acquire(
+            self._tenant or DEFAULT_TENANT,
+            claim.resource,
+            owner=claim.owner,
+            mode=claim.mode,
+            ttl=claim.ttl_ns / NS,
+            timeout=wait_ns / NS,
+            token=claim.token,
+        )
+        return grant.holder.fence
+
+    async def renew_resource(self, claim: ResourceClaim) -> None:
+        """See `Transport`."""
+        tenant = self._tenant or DEFAULT_TENANT
+        await self._open.service.resources.renew(tenant, claim.resource, claim.token, ttl=claim.ttl_ns / NS)
+
+    async def release_resource(self, claim: ResourceClaim) -> None:
+        """See `Transport`."""
+        await self._open.service.resources.release(self._tenant or DEFAULT_TENANT, claim.resource, claim.token)

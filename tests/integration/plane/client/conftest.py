@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from holdfast.plane import Client
+from holdfast.plane import BlockingResourceLease, Client
 from holdfast.plane.client.blocking import BlockingClient, BlockingJobHandle, BlockingRunHandle
 from support.cli.planes import Up
 from support.cli.sessions import Shell
@@ -146,9 +146,11 @@ class InThreads:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._blocking, name)
-        if not callable(found):
+        if name == "lost":
+            return InThreads(found)
+        if not callable(found) or name in ("ensure_held", "remaining", "is_set"):  # local in both colors
             return found
-        if name in ("job", "run"):  # without I/O in both colors
+        if name in ("job", "run", "resource"):  # without I/O in both colors
             return lambda *given, **named: InThreads(found(*given, **named))
         if name == "events":
             return lambda: _in_threads(found())
@@ -168,4 +170,4 @@ async def _in_threads(items: Iterator[Any]) -> AsyncIterator[Any]:
 
 
 def _is_handle(answer: object) -> bool:
-    return isinstance(answer, BlockingClient | BlockingJobHandle | BlockingRunHandle)
+    return isinstance(answer, BlockingClient | BlockingJobHandle | BlockingRunHandle | BlockingResourceLease)
