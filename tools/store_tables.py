@@ -1,4 +1,4 @@
-"""The tables of stores in README.md and docs/guarantees.md, from `tools/stores.toml` and from the engines themselves.
+"""The tables of stores in README.md and docs, from `tools/stores.toml`, `network_faults.toml` and the engines.
 
     python tools/store_tables.py            print the tables
     python tools/store_tables.py --write    write them between their marks in the pages
@@ -22,6 +22,9 @@ from pages import ROOT
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "guarantees.md"
 DATA = ROOT / "tools" / "stores.toml"
+LOCAL = ("memory", "SQLite")
+FAULTS_PAGE = ROOT / "docs" / "stores" / "network-faults.md"
+FAULTS = ROOT / "tools" / "network_faults.toml"
 
 Cell = Callable[[dict[str, str], Capabilities], str]
 
@@ -91,10 +94,35 @@ def claims_table() -> str:
     return "\n".join(lines)
 
 
+def network_faults() -> list[dict[str, str]]:
+    """Each fault of the network with its outcomes."""
+    found: list[dict[str, str]] = tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]
+    return found
+
+
+def faults_table() -> str:
+    """How an acquire ends during each fault, on each store with a network."""
+    names = [entry["name"] for entry, _ in stores() if entry["name"] not in LOCAL]
+    lines = ["| Fault | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for fault in network_faults():
+        cells = (fault.get(name, fault["outcome"]) for name in names)
+        lines.append(f"| {fault['name']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def faults_list() -> str:
+    """What each fault is, and what holds after it."""
+    lines = ["| Fault | What happens | Afterwards |", "|---|---|---|"]
+    lines += [f"| {fault['name']} | {fault['how']} | {fault['then']} |" for fault in network_faults()]
+    return "\n".join(lines)
+
+
 TABLES: Final = {
     (README, "stores"): readme_table,
     (PAGE, "per store"): guarantee_table,
     (PAGE, "claims"): claims_table,
+    (FAULTS_PAGE, "outcomes"): faults_table,
+    (FAULTS_PAGE, "faults"): faults_list,
 }
 
 

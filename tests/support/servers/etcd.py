@@ -146,11 +146,11 @@ class EtcdServer(ServerProcess):
         self.process = None
         return False
 
-    def ctl(self, *words: str, **environment: str) -> str:
-        """Run `etcdctl`, and return what it prints."""
+    def ctl(self, *words: str, typed: str = "", **environment: str) -> str:
+        """Run `etcdctl`, and return what it prints. `typed`: its standard input."""
         command = [str(Path(self.executable.path).parent / "etcdctl"), f"--endpoints=127.0.0.1:{self.port}", *words]
         env = {"ETCDCTL_API": "3", **environment}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env, input=typed)
         if done.returncode:
             raise RuntimeError(f"etcdctl {' '.join(words)}: {done.stderr}")
         return done.stdout

@@ -87,15 +87,27 @@ def _named(state: object) -> dict[str, str]:
 class _Sentinel(RedisServer):
     """A Sentinel: it rewrites its configuration, so it has a file."""
 
-    def __init__(self, executable: RedisExecutable, directory: Path, primary: RedisServer) -> None:
+    def __init__(self, executable: RedisExecutable, directory: Path, primary_port: int, agree: int) -> None:
         path = directory / "sentinel.conf"
         path.write_text(
-            f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2\n"
+            f"sentinel monitor {SERVICE} 127.0.0.1 {primary_port} {agree}\n"
             f"sentinel down-after-milliseconds {SERVICE} 800\n"
             f"sentinel failover-timeout {SERVICE} 4000\n"
         )
         super().__init__(executable, directory, first=[str(path)], args=["--sentinel"])
         self._save = []
+
+
+@contextlib.contextmanager
+def start_sentinel(executable: RedisExecutable, primary_port: int, *, agree: int = 1) -> Iterator[RedisServer]:
+    """One Sentinel for the length of the block. `agree`: how many of them declare a primary down."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as directory:
+        sentinel = _Sentinel(executable, Path(directory), primary_port, agree)
+        try:
+            sentinel.start()
+            yield sentinel
+        finally:
+            sentinel.kill()
 
 
 @contextlib.contextmanager
@@ -106,13 +118,7 @@ def start_sentinels(executable: RedisExecutable) -> Iterator[SentinelDeployment]
         primary = stack.enter_context(start_redis(executable, args=quick))
         follow = ["--replicaof", "127.0.0.1", str(primary.port), *quick]
         replicas = [stack.enter_context(start_redis(executable, args=follow)) for _ in range(2)]
-        sentinels: list[RedisServer] = []
-        for _ in range(3):
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-")))
-            sentinel = _Sentinel(executable, directory, primary)
-            sentinel.start()
-            stack.callback(sentinel.kill)
-            sentinels.append(sentinel)
+        sentinels = [stack.enter_context(start_sentinel(executable, primary.port, agree=2)) for _ in range(3)]
         deployment = SentinelDeployment([primary, *replicas], sentinels)
         deployment.wait_until_ready()
         yield deployment

@@ -36,8 +36,11 @@ _JOIN_S: Final = 5.0
 class FaultProxy:
     """Forwards a loopback port to a server, and injects faults on the way."""
 
-    def __init__(self, target: int | str | tuple[str, int]) -> None:
-        """`target`: a port of this host, the path of a unix socket, or a host and a port."""
+    def __init__(self, target: int | str | tuple[str, int], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """`target`: a port of this host, the path of a unix socket, or a host and a port.
+
+        `host` and `port`: where clients find the proxy, for a server whose address changes; a free port by default.
+        """
         self._target = ("127.0.0.1", target) if isinstance(target, int) else target
         self._changed = threading.Condition()
         self._away = False
@@ -57,14 +60,15 @@ class FaultProxy:
         self._threads: list[threading.Thread] = []
         self.accepted = 0  # connections
         self.dropped = 0  # bytes
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, port))
+        self._host = host
         self.port: int = self._listener.getsockname()[1]
         self._start(self._accept)
 
     @property
     def address(self) -> str:
         """Host and port at which clients reach the server through the proxy."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
 
     # Faults of all connections.
 

@@ -198,6 +198,10 @@ class AsyncioHttp:
             task.cancel()
         if running:
             await asyncio.wait(running)
+        await self.discard()
+
+    async def discard(self) -> None:
+        """Close idle connections. Requests under way go on."""
         for idle in self._idle.values():
             while idle:
                 await idle.pop().close()

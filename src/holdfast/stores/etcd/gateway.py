@@ -4,7 +4,8 @@ Promises: a request that got no answer from one member is sent to the next one, 
 harmless to repeat it. A second try never hides the doubt of the first: if it is refused or cannot be sent, the outcome
 is still unknown, and the error of the first try is raised. With several endpoints a member that hangs costs its share
 of the time and not all of it, and the next call begins at another member. All reads are linearizable: etcd answers them
-only while it has a quorum.
+only while it has a quorum. HTTP does not say to which request an answer belongs: one that has another form, or that
+reports a write at a revision known before, is no answer.
 
 Does not promise that a member which was cut off says so: then the deadline ends the call. Clock: the driver's.
 """
@@ -18,7 +19,16 @@ from typing import Any, Final, TypeVar
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.stores.etcd.errors import AuthDisabled, ConnectionBroken, TokenExpired, garbled, refusal
 from holdfast.stores.etcd.http import HttpDriver
-from holdfast.stores.etcd.messages import Message, Outcome, nested, read_outcome, text, transaction
+from holdfast.stores.etcd.messages import (
+    Message,
+    Outcome,
+    always_writes,
+    is_answer,
+    nested,
+    read_outcome,
+    text,
+    transaction,
+)
 from holdfast.stores.etcd.url import Endpoint, EtcdAddress
 from holdfast.types import MS
 
@@ -26,7 +36,7 @@ T = TypeVar("T")
 
 _NO_SESSION: Final = ""
 _SESSIONS_MAX: Final = 3  # tokens of a session tried for one request
-_MALFORMED: Final = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+_MALFORMED: Final = (KeyError, ValueError, TypeError, AttributeError, StopIteration, RecursionError)
 
 
 class Gateway:
@@ -37,6 +47,7 @@ class Gateway:
         self._http = http
         self._at = 0  # the endpoint that answered last
         self._token: str | None = None if address.username else _NO_SESSION
+        self._newest = ("", 0)  # the cluster and the newest revision that it has reported
 
     def deadline(self, timeout_ns: int) -> int:
         """When a call that may take so long has to be over."""
@@ -64,7 +75,20 @@ class Gateway:
         if all("request_range" in each for each in (*success, *failure)):
             failure = (*failure, nested((), ()))
         message = transaction(compare, success, failure)
-        return await self.call("/v3/kv/txn", message, deadline_ns, read_outcome, twice=twice, settles=settles)
+        cluster, newest = self._newest
+        writes = always_writes(compare, success)
+
+        def read(reply: Any) -> Outcome:
+            outcome = read_outcome(reply)
+            older = writes and outcome.succeeded and outcome.cluster == cluster and outcome.revision <= newest
+            if older or not is_answer(reply, success, failure):
+                self._newest = ("", 0)  # or the members were set back to a snapshot: the next answer is believed
+                raise ValueError("the answer to another request")
+            if self._newest[0] != outcome.cluster or self._newest[1] < outcome.revision:
+                self._newest = (outcome.cluster, outcome.revision)
+            return outcome
+
+        return await self.call("/v3/kv/txn", message, deadline_ns, read, twice=twice, settles=settles)
 
     async def call(
         self,
@@ -221,6 +245,7 @@ class Gateway:
         try:
             return read(json.loads(answer))
         except _MALFORMED:
+            await self._http.discard()  # the next answer on this connection may be one to an earlier request
             raise garbled(endpoint) from None
 
 

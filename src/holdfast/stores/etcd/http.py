@@ -48,8 +48,12 @@ class HttpDriver(Protocol):
         """Sleep."""
         ...
 
+    async def discard(self) -> None:
+        """Close idle connections. Requests under way go on."""
+        ...
+
     async def close(self) -> None:
-        """Close idle connections."""
+        """Close idle connections. Requests under way may end without an answer."""
         ...
 
 

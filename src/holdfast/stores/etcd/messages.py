@@ -1,7 +1,7 @@
 """Messages of etcd's JSON gateway: parts of transactions, and what their answers mean. Pure.
 
 Keys and values travel as base64, 64-bit numbers as text, and fields with a zero value are left out. An answer of any
-other form raises `KeyError`, `ValueError`, `TypeError` or `AttributeError`.
+other form raises `KeyError`, `ValueError`, `TypeError`, `AttributeError` or `StopIteration`.
 """
 
 from __future__ import annotations
@@ -136,6 +136,18 @@ def _read_key_values(response: Message) -> tuple[KeyValue, ...]:
         )
         for each in response.get("kvs", ())
     )
+
+
+def is_answer(response: Message, success: Sequence[Message], failure: Sequence[Message]) -> bool:
+    """Whether a transaction of these operations can have this answer: one part for each, of its kind."""
+    operations = success if response.get("succeeded") is True else failure
+    kinds = [next(iter(each)).replace("request", "response", 1) for each in operations]
+    return [next(iter(each)) for each in response.get("responses", ())] == kinds
+
+
+def always_writes(compare: Sequence[Message], success: Sequence[Message]) -> bool:
+    """Whether a transaction that succeeds has certainly written: a put or delete after a comparison of its key."""
+    return bool(compare) and any(kind in success[0] for kind in ("request_put", "request_delete_range"))
 
 
 def read_outcome(response: Message) -> Outcome:

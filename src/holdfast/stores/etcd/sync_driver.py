@@ -222,6 +222,10 @@ class BlockingHttp:
         """Block for a while."""
         time.sleep(ns / NS)  # noqa: ASYNC251 - this color blocks
 
+    async def discard(self) -> None:
+        """See `close_idle`."""
+        self.close_idle()
+
     async def close(self) -> None:
         """See `close_idle`."""
         self.close_idle()

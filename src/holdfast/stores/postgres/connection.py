@@ -6,11 +6,12 @@ up a generator by closing the connection.
 
 Promises: a request is one statement of the extended protocol and its own transaction. Nothing remains in the session:
 no prepared statement, no setting, no lock. So a pooler in transaction mode may give the next request to another
-session.
+session. An answer to another request is none: each statement has a column whose name is the number of the request.
 """
 
 from __future__ import annotations
 
+import itertools
 import select
 from collections.abc import Generator, Sequence
 from typing import Final, TypeAlias
@@ -28,6 +29,8 @@ WRITE: Final = select.POLLOUT
 Value: TypeAlias = bytes | None
 Row: TypeAlias = tuple[Value, ...]
 Socket: TypeAlias = tuple[int, int]  # file descriptor, and the events to wait for
+
+_numbers: Final = itertools.count(1)  # `next` is atomic
 
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -58,12 +61,13 @@ def connecting(conninfo: bytes, address: PostgresAddress) -> Generator[Socket, N
 def asking(
     connection: pq.abc.PGconn, text: bytes, values: Sequence[Value] | None, address: PostgresAddress
 ) -> Generator[Socket, None, list[Row]]:
-    """Run one statement, or without `values` a script, and return its rows. Raises its outcome."""
+    """Run one SELECT, or without `values` a script, and return its rows. Raises its outcome."""
+    number = b"holdfast_%d" % next(_numbers)
     try:
         if values is None:
             connection.send_query(text)
         else:
-            connection.send_query_params(text, values)
+            connection.send_query_params(b"SELECT *, NULL AS %b FROM (%b) AS answer" % (number, text), values)
         while connection.flush():
             yield connection.socket, READ | WRITE
             connection.consume_input()
@@ -78,8 +82,11 @@ def asking(
                 break
             if result.status not in _GOOD:
                 failed = failed or result
-            else:
-                columns = range(result.nfields)
+            elif values is not None:
+                last = result.nfields - 1
+                if result.fname(last) != number:
+                    raise broken(address)
+                columns = range(last)
                 rows = [tuple([result.get_value(row, each) for each in columns]) for row in range(result.ntuples)]
     except psycopg.Error as error:
         raise broken(address) from error

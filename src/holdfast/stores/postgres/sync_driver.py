@@ -18,7 +18,7 @@ from psycopg import pq
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import BackendError, BadInput, Timeout, Unavailable
-from holdfast.runtime.connection_pool import ConnectionPool, PoolSlot
+from holdfast.runtime.connection_pool import ConnectionBroken, ConnectionPool, PoolSlot
 from holdfast.stores.postgres.connection import READ, Row, Socket, Value, asking, connecting, not_in_time
 from holdfast.stores.postgres.url import Place, PostgresAddress
 from holdfast.types import MS
@@ -102,7 +102,8 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
                 greeted.append(connection.connection.backend_pid)
             rows = connection.ask(text, values, deadline_ns)
         except BaseException as error:
-            if isinstance(error, BackendError | BadInput) and is_clean(connection.connection):
+            told = isinstance(error, BackendError | BadInput) and not isinstance(error, ConnectionBroken)
+            if told and is_clean(connection.connection):
                 self.put_back(connection)  # the server answered, with an error
             else:
                 self.drop(connection, error)
