@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.drills.env import clocks
 from holdfast.drills.env.stage import DrillHarness
 from holdfast.drills.incidents import incident_run
-from holdfast.drills.model import DrillPlan, Guard, Need
+from holdfast.drills.model import OWN_SERVERS, DrillPlan, Guard, Need
 from holdfast.drills.scenarios import (
     clock_jump,
     clock_lag,
@@ -26,6 +26,7 @@ from holdfast.drills.scenarios import (
     quorum_loss,
     retry_waves,
     rolling_restart,
+    server_loss,
     soak,
     split_brain,
     storm,
@@ -50,7 +51,8 @@ NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "and retries.",
         "pause-and-delay": "Long pauses and a slow network at the same time.",
         "failover": "A Redis primary lost with a lagging replica promoted, one cut off so that both sides grant, nodes "
-        "of a quorum lost: the fence decides.",
+        "of a quorum lost: the fence decides. With --store sentinel, postgres, etcd or nats: the leader of that store "
+        "lost.",
         "clock": "Clocks of stores and hosts jump by a minute and by an hour, and a host is suspended: the fence "
         "decides.",
         "storm": "10,000 waiters for one lock, and 100,000 concurrent leases: order, waits, requests and memory are "
@@ -126,6 +128,9 @@ def _pause_and_delay(stage: DrillHarness, seconds: float) -> None:
 
 
 def _failover(stage: DrillHarness, seconds: float) -> None:
+    if stage.plan.own in OWN_SERVERS:
+        server_loss.play(stage)
+        return
     rounds = max(2, int(seconds / 12))
     for guard in (Guard.OFF, Guard.ON):
         failover.play(stage, guard, rounds)

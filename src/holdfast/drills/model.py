@@ -24,6 +24,23 @@ WAITERS: Final = 10_000  # of `storm`
 KEYS: Final = 100_000
 
 
+class OwnServers(NamedTuple):
+    """Servers of another store that `failover` starts."""
+
+    shown: str
+    election_s: float  # how long the store itself needs at most until it serves again, on a busy machine
+
+
+OWN_SERVERS: Final = MappingProxyType(
+    {
+        "sentinel": OwnServers("its own Redis servers and Sentinels", 10.0),
+        "postgres": OwnServers("its own Postgres server", 10.0),
+        "etcd": OwnServers("its own etcd cluster of three", 10.0),
+        "nats": OwnServers("its own NATS cluster of three", 20.0),
+    }
+)
+
+
 class Guard(StrEnum):
     """The guard of a scene's resource."""
 

@@ -9,7 +9,7 @@ from holdfast.drills.catalog import Drill
 from holdfast.drills.env.deployment import Deployment
 from holdfast.drills.env.stores import OWN
 from holdfast.drills.incidents.incident_list import incident
-from holdfast.drills.model import OWN_ONLY, DrillPlan, Need
+from holdfast.drills.model import OWN_ONLY, OWN_SERVERS, DrillPlan, Need
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS, duration_ns
 
@@ -42,8 +42,9 @@ def planned(
     incidents: Sequence[str] = (),
 ) -> DrillPlan:
     """Return a plan, or raise `BadInput` with the option and the fix."""
-    if store is not None and store not in OWN:
-        raise BadInput("--store", f"{store!r} cannot be started here", f"use one of {', '.join(OWN)}")
+    startable = ("redis", *OWN_SERVERS) if drill.need is Need.SERVERS else OWN
+    if store is not None and store not in startable:
+        raise BadInput("--store", f"{store!r} cannot be started here", f"use one of {', '.join(startable)}")
     if store is not None and url is not None:
         raise BadInput("--store", "cannot be combined with --url", "use one of them")
     if store == "sqlite" and drill.need is Need.NETWORK:
@@ -56,6 +57,8 @@ def planned(
         raise BadInput("--url", f"{drill.name} needs {drill.need}", "use such a URL, or omit it and use --store redis")
     lease = TTL_S if ttl is None else duration_ns("--ttl", ttl, low_ns=_TTL_LOW_NS, high_ns=_TTL_HIGH_NS) / NS
     bound = None if slo is None else duration_ns("--slo", slo, low_ns=MS, high_ns=86_400 * NS) / NS
+    if bound is None and store is not None and store in OWN_SERVERS:
+        bound = lease + 1.0 + OWN_SERVERS[store].election_s
     longest = _SOAK_NS if drill.need is Need.STORES else _LONGEST_NS
     length = None if duration is None else duration_ns("--duration", duration, low_ns=NS, high_ns=longest) / NS
     crowd = _count("--waiters", waiters, _WAITERS_MAX), _count("--keys", keys, _KEYS_MAX)
@@ -75,5 +78,5 @@ def _refuse_others(drill: Drill, url: str | None, store: str | None) -> None:
     if url is not None:
         told = f"{drill.name} cannot {fault} that it has not started itself; it runs on {OWN_ONLY[drill.need]}"
         raise BadInput("--url", told, "omit it")
-    if store is not None and (store, drill.need) != ("redis", Need.SERVERS):
+    if store is not None and drill.need is not Need.SERVERS:
         raise BadInput("--store", f"{drill.name} runs on {OWN_ONLY[drill.need]}", "omit it")

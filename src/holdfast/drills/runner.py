@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.drills.env.stage import DrillHarness, ProgressCallback
 from holdfast.drills.env.stores import opened
-from holdfast.drills.model import OWN_ONLY, DrillPlan, DrillVerdict, Need
+from holdfast.drills.model import OWN_ONLY, OWN_SERVERS, DrillPlan, DrillVerdict, Need
 from holdfast.drills.verdict.leases import judge
 
 if TYPE_CHECKING:
@@ -36,5 +36,7 @@ def run(drill: Drill, plan: DrillPlan, tell: ProgressCallback, replay: str) -> D
             stage.clean()
         judged = tuple(judge(scene) for scene in stage.scenes)
     shown = OWN_ONLY.get(drill.need, way.shown) if plan.deployment is None else plan.deployment.shown
+    if plan.own in OWN_SERVERS:
+        shown = OWN_SERVERS[plan.own].shown
     took_s = time.monotonic() - began
     return DrillVerdict(drill.name, shown, plan.ttl_s, plan.slo_seconds, took_s, replay, judged, tuple(stage.cannot))

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from e2e.drills.drill_runs import SLO_S, children, needs_redis, played
+from holdfast.drills.catalog import drill
 from holdfast.drills.model import DrillPlan, DrillVerdict, Guard, JudgedScene
+from holdfast.drills.scenarios import server_loss
 from holdfast.drills.scenarios.suspend import namespaces
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
@@ -49,6 +52,41 @@ def test_failover_breaks_exclusion_and_loses_nothing_where_fences_are_checked(
     assert {each.name: each.value for each in replaced.scene.figures}["balance at the end"] == "2"
     bounded = found["split brain, min-replicas-to-write"].scene
     assert "a primary without a replica stops granting" in {each.text for each in bounded.claims}
+
+
+@needs_redis
+@pytest.mark.timeout(240)
+@pytest.mark.requires("R73")
+def test_a_failover_by_sentinels_loses_the_grant_and_no_guarded_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = children()
+    verdict = played("failover", tmp_path, monkeypatch, DrillPlan(own="sentinel", ttl_s=3, slo_s=SLO_S))
+    assert children() == before
+    assert verdict.store == "its own Redis servers and Sentinels"
+    bare, guarded = verdict.judged
+    assert (bare.lost, guarded.lost, guarded.refused, guarded.violations) == (1, 0, 1, ())
+    assert {each.rule for each in guarded.excused} <= {"C4"}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requires("R73")
+@pytest.mark.parametrize("store", ["postgres", "etcd", "nats"])
+def test_a_store_that_loses_its_leader_excludes_and_keeps_what_it_granted(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only with guards: that a late write is lost without them is shown on the other stores."""
+    guarded_only = replace(drill("failover"), play=lambda stage, _: server_loss.play(stage, (Guard.ON,)))
+    monkeypatch.setattr("e2e.drills.drill_runs.drill", lambda _name: guarded_only)
+    before = children()
+    verdict = played("failover", tmp_path, monkeypatch, DrillPlan(own=store, ttl_s=2, slo_s=SLO_S))
+    assert children() == before
+    [found] = verdict.judged
+    assert (found.lost, found.refused, found.violations, found.excused) == (0, 1, (), ())
+    claims = {each.text for each in found.scene.claims}
+    assert {"a held lease outlives the failover", "a late owner notices"} <= claims
+    assert [each.what for each in found.scene.moments] == ["failover", "failover", "released"]
+    assert len(found.scene.takeovers) == 2
 
 
 @needs_redis

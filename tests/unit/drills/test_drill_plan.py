@@ -17,7 +17,7 @@ from holdfast.drills import permission
 from holdfast.drills.catalog import DRILLS, drill
 from holdfast.drills.env import stores
 from holdfast.drills.env.proxy import FaultProxy
-from holdfast.drills.model import DrillPlan
+from holdfast.drills.model import OWN_SERVERS, DrillPlan
 from holdfast.drills.planner import planned
 from holdfast.drills.runner import run
 from holdfast.errors import BadInput, Misconfigured
@@ -211,3 +211,10 @@ def test_a_server_that_a_drill_has_not_started_is_neither_failed_over_nor_given_
     with pytest.raises(BadInput, match="cannot move the clock of a server that it has not started itself"):
         planned(drill("clock"), url="redis://127.0.0.1:6379")
     assert planned(drill("failover"), store="redis").url is None
+
+
+@pytest.mark.parametrize("store", OWN_SERVERS)
+def test_the_slo_of_a_store_that_elects_contains_its_election(store: str) -> None:
+    plan = planned(drill("failover"), store=store, ttl=2)
+    assert (plan.own, plan.slo_seconds) == (store, 3 + OWN_SERVERS[store].election_s)
+    assert planned(drill("failover"), store=store, slo=5).slo_seconds == 5

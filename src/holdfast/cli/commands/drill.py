@@ -59,7 +59,10 @@ MarkConfig = Annotated[
 Store = Annotated[
     str | None,
     typer.Option(
-        "--store", metavar="KIND", help="Store to start without --url: sqlite, redis. [dim]\\[default: sqlite][/dim]"
+        "--store",
+        metavar="KIND",
+        help="Store to start without --url: sqlite, redis; for failover also sentinel, postgres, etcd, nats. "
+        "[dim]\\[default: sqlite][/dim]",
     ),
 ]
 Ttl = Annotated[

@@ -13,7 +13,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import holdfast
+from holdfast.drills.env.server_process import free_port, tied
 from holdfast.errors import Misconfigured
 from holdfast.stores.registry import open_engine
 
@@ -30,11 +29,6 @@ _ASK_S: Final = 5.0
 _LOOK_S: Final = 0.01
 _PORTS: Final = 5
 _REPLY_MAX: Final = 65_536
-_TIED: Final = (
-    "import os, sys; from holdfast.drills.env.processes import tie_to; tie_to(int(sys.argv[1])); "
-    "os.environ.update(word.split('=', 1) for word in sys.argv[2].split(chr(10)) if word); "
-    "os.execv(sys.argv[3], sys.argv[3:])"
-)
 
 
 class RedisServer:
@@ -121,18 +115,10 @@ def running(
 ) -> Iterator[RedisServer]:
     """A server on a free loopback port; it dies with this process. `environment` is for the server alone."""
     directory.mkdir(parents=True, exist_ok=True)
-    added = "\n".join(f"{name}={value}" for name, value in (environment or {}).items())
     for _ in range(_PORTS):
         port = free_port()
         words = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no", *options]
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter, which becomes the server that was found
-            [sys.executable, "-c", _TIED, str(os.getpid()), added, *words, "--dir", str(directory)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).resolve().parent.parent)},
-            start_new_session=True,
-        )
+        process = tied([*words, "--dir", str(directory)], directory, environment)
         try:
             if _answers(process, port):
                 yield RedisServer(process, port)
@@ -153,11 +139,3 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
                 return True
         time.sleep(_LOOK_S)  # between two checks of another process
     return False
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -8,6 +8,7 @@ is checked on writes only does not catch the second one.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -45,8 +46,19 @@ def play(stage: DrillHarness, guard: Guard, rounds: int) -> None:
         ]
 
 
-def round_of(it: SceneHarness, key: str, ada: WorkerHandle, ben: WorkerHandle, *, between: bool) -> bool:
-    """One pause. False: it must be repeated, because a lease was lost for another reason."""
+def round_of(
+    it: SceneHarness,
+    key: str,
+    ada: WorkerHandle,
+    ben: WorkerHandle,
+    *,
+    between: bool,
+    meanwhile: Callable[[], None] | None = None,
+) -> bool:
+    """One pause. False: it must be repeated, because a lease was lost for another reason.
+
+    `meanwhile`: what else fails while ada is stopped and ben asks.
+    """
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
     it.breathe()
@@ -54,6 +66,8 @@ def round_of(it: SceneHarness, key: str, ada: WorkerHandle, ben: WorkerHandle, *
         return False
     since_ns = it.freeze(ada)
     ben.order("take", key=key)
+    if meanwhile is not None:
+        meanwhile()
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover("a stopped holder", since_ns, granted.at_ns)
     fences = f"ada stopped with fence {_short(old)}; ben got fence {_short(granted.fields['fence'])}"
