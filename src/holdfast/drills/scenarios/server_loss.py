@@ -69,7 +69,7 @@ def _play_stopped(stage: DrillHarness, servers: StoreServers, guard: Guard) -> N
         _balance(it, key)
         if guard is Guard.ON:
             it.crew.dismiss(ada)
-            [kim] = it.crew.enter("kim", start=StartOptions(said={"ttl": KEPT_TTL_S}))
+            [kim] = it.crew.enter("kim", start=StartOptions({"ttl": KEPT_TTL_S}))
             _keep(it, servers, kim, ben)
 
 
@@ -87,7 +87,7 @@ def _keep(it: SceneHarness, servers: StoreServers, kim: WorkerHandle, ben: Worke
     it.ask(kim, "release", "released")
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover("a release after a failover", released_ns, granted.at_ns)
-    it.tell(f"kim kept the lock through it, and ben got it {took.took_ns / NS:.2f} s after the release", good=True)
+    it.report(f"kim kept the lock through it, and ben got it {took.took_ns / NS:.2f} s after the release", good=True)
     new = granted.fields["fence"]
     it.claim("the fence after the failover is above the one before", new > old, f"{old} and then {new}")
     it.ask(ben, "release", "released")
@@ -96,5 +96,5 @@ def _keep(it: SceneHarness, servers: StoreServers, kim: WorkerHandle, ben: Worke
 def _balance(it: SceneHarness, key: str) -> None:
     it.scene.figures += [
         ReportFigure("additions acknowledged", str(it.acknowledged)),
-        ReportFigure("balance at the end", str(it.account.look(key).balance), "each addition is 1"),
+        ReportFigure("balance at the end", str(it.account.inspect(key).balance), "each addition is 1"),
     ]
