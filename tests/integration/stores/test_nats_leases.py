@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import nats.errors
 import pytest
 from nats.aio.client import Client
 from nats.js import JetStreamContext
@@ -25,9 +28,12 @@ from holdfast.testing import faults
 from holdfast.types import MS, NS, Grant, Guarantee
 from support.fixtures.scheduling import holds
 from support.harness.redis_requests import OWNER, SOON, ask, give_back, meet, renewal, take
+from support.polling import pauses
 from support.servers.nats import NatsExecutable, NatsServer, cluster_url, start_nats_cluster
 
 pytestmark = pytest.mark.server
+
+CLUSTER_S = 200.0  # below the time limit of a test
 
 
 def bucket_of(url: str) -> str:
@@ -39,7 +45,8 @@ def on_server(url: str, work: Callable[[JetStreamContext], Awaitable[Any]]) -> A
 
     async def main() -> Any:
         client = Client()
-        await client.connect([url.partition("?")[0]])
+        # Without limits the client would try for two minutes, which is as long as a test may take.
+        await client.connect([url.partition("?")[0]], allow_reconnect=False, max_reconnect_attempts=1)
         try:
             return await work(client.jetstream())
         finally:
@@ -342,29 +349,38 @@ async def test_a_hint_of_a_waiter_that_gives_up_goes_to_the_next(nats_leases: st
 
 
 def leader(url: str, servers: list[NatsServer]) -> NatsServer:
-    """The leader of the bucket."""
+    """The leader of the bucket, as soon as there is one."""
 
     async def ask_for_it(context: JetStreamContext) -> str:
         info = await context.stream_info(f"KV_{bucket_of(url)}")
-        assert info.cluster is not None
-        return info.cluster.leader or ""
+        return "" if info.cluster is None else info.cluster.leader or ""
 
-    alive = next(server for server in servers if server.process is not None)
-    name = on_server(alive.url, ask_for_it)
-    return servers[int(name.removeprefix("n"))]
+    for pause in pauses():  # ends with a leader, or with the limit of the test
+        with contextlib.suppress(nats.errors.Error):
+            alive = next(server for server in servers if server.process is not None)
+            if name := on_server(alive.url, ask_for_it):
+                return servers[int(name.removeprefix("n"))]
+        time.sleep(pause)
+    raise AssertionError("pauses have no end")
 
 
 def test_leases_survive_the_death_of_the_leader_and_others_are_still_excluded(nats_executable: NatsExecutable) -> None:
+    end = time.monotonic() + CLUSTER_S  # of all waits together: one that is too long is the one that fails
+
+    def granted(lock: holdfast.Lock[holdfast.Lease]) -> holdfast.Lease:
+        """JetStream may not have a leader yet, or not any more."""
+        return lock.acquire(timeout=max(0.0, end - time.monotonic()))
+
     with start_nats_cluster(nats_executable) as servers:
         url = cluster_url(servers)
         with holdfast.connect(url, policy={"patient": "wait"}) as locks, holdfast.connect(url) as others:
-            patient: Any = {"ttl": 60, "risk": "patient"}
-            first = locks.lock("first", **patient).acquire(timeout=60)  # JetStream may not have a leader yet
-            held = [locks.lock(f"held-{number}", **patient).acquire(timeout=60) for number in range(5)]
+            patient: Any = {"ttl": 600, "risk": "patient"}
+            first = granted(locks.lock("first", **patient))
+            held = [granted(locks.lock(f"held-{number}", **patient)) for number in range(5)]
             victim = leader(url, servers)
             victim.kill()
             assert first.held
-            later = locks.lock("later", **patient).acquire(timeout=60)
+            later = granted(locks.lock("later", **patient))
             assert later.fence is not None
             assert first.fence is not None
             assert later.fence > first.fence
@@ -375,7 +391,7 @@ def test_leases_survive_the_death_of_the_leader_and_others_are_still_excluded(na
             for lease in [first, later, *held]:
                 assert lease.release()
             victim.start()
-            again = others.lock("first", ttl=60).acquire(timeout=60)
+            again = granted(others.lock("first", ttl=60))
             assert again.fence is not None
             assert again.fence > later.fence
             again.release()

@@ -7,6 +7,7 @@ pid. Readiness is a server that says INFO, never a sleep.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -23,10 +24,17 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from nats.aio.client import Client
+from nats.errors import NoRespondersError
+
+from holdfast.stores.nats.bucket import BucketNames
+from holdfast.stores.nats.url import parse_nats_url
+from holdfast.stores.nats.values import key_token
 from support.servers.redis import ServerProcess, free_port
 
 START_LIMIT_S: Final = 30.0
 PORT_ATTEMPTS: Final = 5
+_HEARD_S: Final = 0.1  # a server reports immediately that no subscriber is there; a waiter answers nothing
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,12 @@ def start_nats(
 
 @contextlib.contextmanager
 def start_nats_cluster(executable: NatsExecutable, number: int = 3) -> Iterator[list[NatsServer]]:
-    """Servers that are one cluster, with a directory each. JetStream may need a moment until it has a leader."""
+    """Servers that are one cluster, with a directory each. JetStream may need a moment until it has a leader.
+
+    The cluster has a name that no other one has: when a server is killed, its port may become that of another test's
+    server, and two clusters of one name would become one. A failure in the block has the ends of the logs as notes.
+    """
+    name = f"t{uuid.uuid4().hex[:16]}"
     with contextlib.ExitStack() as stack:
         routes = [f"nats://127.0.0.1:{free_port()}" for _ in range(number)]
         servers: list[NatsServer] = []
@@ -140,7 +153,7 @@ def start_nats_cluster(executable: NatsExecutable, number: int = 3) -> Iterator[
                 "--server_name",
                 f"n{at}",
                 "--cluster_name",
-                "tests",
+                name,
                 "--cluster",
                 route,
                 "--routes",
@@ -151,13 +164,38 @@ def start_nats_cluster(executable: NatsExecutable, number: int = 3) -> Iterator[
             servers.append(server)
         for server in servers:
             server.start()
-        yield servers
+        try:
+            yield servers
+        except BaseException as error:
+            for at, server in enumerate(servers):
+                error.add_note(f"n{at}: {server.log()}")
+            raise
 
 
 def cluster_url(servers: Sequence[NatsServer], replicas: int = 3) -> str:
     """The URL of a lease store with a bucket of its own on a cluster."""
     places = ",".join(server.url.removeprefix("nats://") for server in servers)
     return f"nats://{places}?bucket=t{uuid.uuid4().hex[:16]}&replicas={replicas}"
+
+
+def has_waiters(url: str, key: str) -> bool:
+    """Whether a waiter of any process listens for releases of this key. It is woken by the question, and asks again."""
+
+    async def ask() -> bool:
+        client = Client()
+        await client.connect([url.partition("?")[0]], allow_reconnect=False, max_reconnect_attempts=1)
+        try:
+            subject = BucketNames(parse_nats_url(url).bucket).hints + key_token(key)
+            await client.request(subject, b"", timeout=_HEARD_S)
+        except NoRespondersError:
+            return False
+        except TimeoutError:
+            return True
+        finally:
+            await client.close()
+        return True
+
+    return asyncio.run(ask())
 
 
 def own_bucket(server: NatsServer) -> str:
