@@ -69,6 +69,7 @@ ASKS = {"urllib.request", "http.client", "httpx", "requests", "aiohttp", "urllib
 UNPICKLES = {"guards/conformance/subprocesses.py": "the kit talks to processes that it has started, over their pipes"}
 FETCHES = {
     "drills/incidents/fleet.py": "a drill, of the API that it has started itself",
+    "drills/env/store_servers.py": "a drill asks the servers that it has started on this host",
     "guards/httpx.py": "the caller's own client, under a guard",
     "guards/requests.py": "the caller's own client, under a guard",
     "plane/client/http_transport.py": "the client of a program that names the address of an API; no process of a plane",

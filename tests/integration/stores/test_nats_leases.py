@@ -28,7 +28,7 @@ from holdfast.testing import faults
 from holdfast.types import MS, NS, Grant, Guarantee
 from support.fixtures.scheduling import holds
 from support.harness.redis_requests import OWNER, SOON, ask, give_back, meet, renewal, take
-from support.polling import pauses
+from support.load.processes import until
 from support.servers.nats import NatsExecutable, NatsServer, cluster_url, start_nats_cluster
 
 pytestmark = pytest.mark.server
@@ -355,13 +355,16 @@ def leader(url: str, servers: list[NatsServer]) -> NatsServer:
         info = await context.stream_info(f"KV_{bucket_of(url)}")
         return "" if info.cluster is None else info.cluster.leader or ""
 
-    for pause in pauses():  # ends with a leader, or with the limit of the test
+    alive = next(server for server in servers if server.process is not None)
+    found: list[str] = []
+
+    def known() -> bool:
         with contextlib.suppress(nats.errors.Error):
-            alive = next(server for server in servers if server.process is not None)
-            if name := on_server(alive.url, ask_for_it):
-                return servers[int(name.removeprefix("n"))]
-        time.sleep(pause)
-    raise AssertionError("pauses have no end")
+            found.append(on_server(alive.url, ask_for_it))
+        return bool(found and found[-1])
+
+    until(known, "the bucket has a leader")
+    return servers[int(found[-1].removeprefix("n"))]
 
 
 def test_leases_survive_the_death_of_the_leader_and_others_are_still_excluded(nats_executable: NatsExecutable) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -25,7 +26,9 @@ from holdfast import aio
 from holdfast.errors import BackendError, LeaseLost, LockBusy, Misconfigured
 from holdfast.testing.proxy import DIRECTIONS, Direction, FaultProxy
 from store_tables import faults_table, network_faults
+from support.fixtures.scheduling import holds
 from support.fixtures.tls import TlsFiles
+from support.load.processes import until
 from support.polling import pauses
 from support.servers.store_sites import NEW, OLD, STORES, SecuredSite, Site
 
@@ -77,9 +80,9 @@ def documented(store: str, fault: str, error: BaseException) -> None:
 def until_free(site: Site, key: str) -> None:
     """Nothing that a call has left behind stays: a grant of unknown outcome is undone."""
     with holdfast.connect(site.direct) as direct:
-        until, pause = time.monotonic() + LIMIT_S, pauses()
+        limit, pause = time.monotonic() + LIMIT_S, pauses()
         while (lease := direct.lock(key, ttl=60).try_acquire()) is None:
-            assert time.monotonic() < until, f"{key} stays taken"
+            assert time.monotonic() < limit, f"{key} stays taken"
             time.sleep(next(pause))
         assert lease.release()
 
@@ -95,10 +98,24 @@ def works_again(locks: holdfast.Locks, key: str) -> None:
         except BackendError:
             return False
 
-    until, pause = time.monotonic() + LIMIT_S, pauses()
-    while not tried():
-        assert time.monotonic() < until, "the store cannot be used again"
-        time.sleep(next(pause))
+    until(tried, "the store can be used again")
+
+
+def answered(call: Callable[[], object]) -> bool:
+    """Connections that are cut cost some calls, and then the circuit breaker may refuse a few."""
+    try:
+        call()
+    except BackendError:
+        return False
+    return True
+
+
+async def _renewed(lease: aio.Lease) -> bool:
+    try:
+        await lease.renew()
+    except BackendError:
+        return False
+    return True
 
 
 # Faults that answer nothing.
@@ -287,14 +304,6 @@ def test_an_expired_certificate_is_misconfigured_until_it_is_renewed(store: str,
         assert lease.release()
 
 
-def _until_given_up() -> Iterator[float]:
-    """Pauses between tries: connections that are cut cost some, and then the circuit breaker may refuse a few."""
-    until = time.monotonic() + LIMIT_S
-    for pause in pauses():
-        assert time.monotonic() < until, "the new address is not used"
-        yield pause
-
-
 def _refused(call: Callable[[], Any]) -> BaseException:
     """The connections that are cut may cost a call each; then the reason is told, without the password."""
     told: list[str] = []
@@ -336,22 +345,14 @@ def test_a_name_that_moves_to_another_address_is_looked_up_again(
         async with aio.connect(url) as locks:
             lease = await locks.lock(key, ttl=60).acquire()
             move()
-            for pause in _until_given_up():
-                with contextlib.suppress(BackendError):
-                    await lease.renew()
-                    break
-                await asyncio.sleep(pause)
+            await holds(partial(_renewed, lease))
             assert await lease.release()
 
     def blocking() -> None:
         with holdfast.connect(url) as locks:
             lease = locks.lock(key, ttl=60).acquire()
             move()
-            for pause in _until_given_up():
-                with contextlib.suppress(BackendError):
-                    lease.renew()
-                    break
-                time.sleep(pause)
+            until(lambda: answered(lease.renew), "the new address is used")
             assert lease.release()
 
     with ExitStack() as stack:

