@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from holdfast.drills.incidents.fleet import IncidentFleet
+from holdfast.drills.incidents.local_servers import IncidentServers
 from holdfast.ops.alerts import alerts
 from holdfast.ops.alerts.files import rules_document
 from holdfast.ops.alerts.plan import AlertPlan
+from holdfast.ops.alerts.rules.causes import FORGOTTEN
 from holdfast.plane.settings.lock_times import LOOPS
 from holdfast.plane.settings.sources import load
 from support.cli.sessions import Shell
+from support.ops.forked_commands import ForkedCommands
 from support.servers.prometheus import Prometheus, needs_prometheus, start_prometheus
 
 pytestmark = needs_prometheus
+
+EVALUATIONS_S = 5.0  # ten evaluations: a busy machine skips some
 
 SETTINGS = 'database = "sqlite:///plane.db?synchronous=normal"\n' + "".join(
     f"[{loop}]\ninterval = 5\n" for loop in LOOPS
@@ -41,6 +48,42 @@ def test_all_rules_evaluate_on_a_plane_that_works_and_none_of_them_speaks(tmp_pa
             assert sorted(each["name"] for each in found) == sorted(each.name for each in alerts(plan))
             prometheus.until(lambda: not pages(prometheus), "no page even pending", prometheus.alerts)
             assert prometheus.query('max_over_time(ALERTS{alertstate="firing"}[1h])') == []
+
+
+def test_a_flush_of_the_store_makes_its_alert_fire_in_time(tmp_path: Path) -> None:
+    with IncidentServers() as servers, servers.redis() as redis, ExitStack() as ends:
+        fleet = IncidentFleet(tmp_path / "fleet", ForkedCommands(), leases=redis.url)
+        ends.callback(fleet.close)
+        fleet.start(slots=8)
+        fleet.running(*(fleet.submit("nap", 600) for _ in range(4)))
+        plan = AlertPlan(load(str(fleet.directory / "holdfast.toml")), scrape_s=1.0)
+        (alert,) = (each for each in alerts(plan) if each.name == "HoldfastLeasesForgotten")
+        targets = [fleet.address, fleet.workers[0].said("ready")["probe"]]
+        with start_prometheus(tmp_path, targets, rules_document(plan), "1s", "500ms") as prometheus:
+            prometheus.until(lambda: healthy(prometheus), "every rule evaluated", prometheus.rules)
+            assert alert.name not in firing(prometheus)
+            flushed = time.time()
+            redis.ask("FLUSHALL")
+            prometheus.until(lambda: alert.name in firing(prometheus), "the alert", prometheus.alerts)
+            seen = first(prometheus, f'sum(holdfast_lock_lost_total{{reason="stolen"}}) >= {FORGOTTEN}', flushed)
+            fired = first(prometheus, f'ALERTS{{alertname="{alert.name}", alertstate="firing"}}', flushed)
+            assert fired - seen <= alert.hold_s + plan.windows.seen_s + EVALUATIONS_S
+            report = fleet.why()
+            assert report["findings"][0]["rule"] == "leases forgotten", (
+                "the runbook that the alert names knows the cause"
+            )
+
+
+def firing(prometheus: Prometheus) -> list[str]:
+    """The alerts that fire now."""
+    return [each["labels"]["alertname"] for each in prometheus.alerts() if each["state"] == "firing"]
+
+
+def first(prometheus: Prometheus, expression: str, since: float) -> float:
+    """When an expression first had an answer, by the clock of the samples."""
+    prometheus.wait_for(expression)
+    (found, *_) = prometheus.query_range(expression, since, time.time() + 0.5, 0.5)  # the last step may be earlier
+    return float(found["values"][0][0])
 
 
 def at_work(prometheus: Prometheus) -> None:

@@ -5,39 +5,17 @@ They are those of `holdfast drill incidents`. Here commands and processes are fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.drills.incidents.fleet import IncidentFleet
-from holdfast.drills.incidents.holdfast_commands import CommandEnd, OwnProcesses, StayingCommand
 from holdfast.drills.incidents.incident_list import INCIDENTS
 from holdfast.drills.incidents.local_servers import IncidentServers
 from holdfast.drills.incidents.play import Incident, played
 from holdfast.errors import Misconfigured
-from support.cli.ready import ready
-from support.source_tree import ROOT
-
-
-class ForkedCommands:
-    """Runs `holdfast` commands as forks of a process that has imported it."""
-
-    def run(self, words: Sequence[str], directory: Path, environment: Mapping[str, str]) -> CommandEnd:
-        """See `HoldfastCommands`."""
-        code, out, err = ready().run(words, directory, _here(environment), b"")
-        return CommandEnd(code, out.decode(), err.decode())
-
-    def start(self, words: Sequence[str], directory: Path, environment: Mapping[str, str], log: Path) -> StayingCommand:
-        """See `HoldfastCommands`."""
-        if "LD_PRELOAD" in environment:  # which takes effect at the start of a program only
-            return OwnProcesses().start(words, directory, _here(environment), log)
-        with log.open("wb") as file:
-            return ready().start(words, directory, _here(environment), file, file)
-
-
-def _here(environment: Mapping[str, str]) -> dict[str, str]:
-    return {**environment, "PYTHONPATH": str(ROOT / "src")}
+from support.ops.forked_commands import ForkedCommands
 
 
 @pytest.fixture(scope="session")
