@@ -24,14 +24,14 @@ from holdfast.flows import raw_token, shared_clock
 from holdfast.leases.connect import AnyLocks, Reconnection, check_tasks_are_asyncio, open_locks
 from holdfast.leases.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.leases.key_template import NameTemplate
-from holdfast.leases.lock_spec import LockSettings, describe, renamed
+from holdfast.leases.lock_spec import LockSettings, renamed
 from holdfast.runtime.asyncio_runtime import LoopRuntime, off_loop, running_loop
 from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.stalls import LoopWatch
 from holdfast.runtime.statistics import Measurements, Statistics
 from holdfast.stores.registry import Engine
-from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
+from holdfast.types import MS, NS, Busy, Duration, Guarantee, check_key, duration_ns, elapsed_ns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,8 +46,10 @@ class Locks(AnyLocks):
         manager: LeaseManager,
         reconnection: Reconnection | None = None,
         runtime: LoopRuntime | None = None,
+        *,
+        minimum: Guarantee = Guarantee.EFFICIENCY_ONLY,
     ) -> None:
-        super().__init__(engine, manager, reconnection)
+        super().__init__(engine, manager, reconnection, minimum)
         self._bound: tuple[LoopRuntime, Ports] | None = None
         if runtime is not None:
             self._bound = runtime, manager.ports(engine.asynchronous(), runtime)
@@ -76,7 +78,7 @@ class Locks(AnyLocks):
     def lock(self, name: str, *, risk: str, **settings: Unpack[LockSettings]) -> Lock[Lease | DegradedLease]: ...
     def lock(self, name: str, *, risk: str | None = None, **settings: Unpack[LockSettings]) -> Lock[Any]:
         """Describe a lock. Nothing is sent anywhere until it is acquired. `LockSettings` lists the settings."""
-        return Lock(self, describe(name, risk, settings, self.open_manager().owner, self.capabilities))
+        return Lock(self, self.described(name, risk, settings))
 
     async def once(self, name: str, *, window: Duration = 60, family: str = "default") -> Lease | None:
         """Take the present window of time: a lease for one caller of all replicas, None for all others.
@@ -105,7 +107,7 @@ class Locks(AnyLocks):
     async def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
         """Acquire a lease that is left to expire."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
-        spec = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        spec = replace(self.described(name, None, settings), detached=True)
         entry = self.runtime.mutexes.entry(spec.key)
         try:
             answer = await acquiring.attempt(self.ports, spec, entry)
@@ -153,7 +155,7 @@ class Locks(AnyLocks):
         The function gets the lease if it has a parameter called `lease`. Works for coroutine functions and
         asynchronous generators (which are not cancelled when the lease is lost, but end in `LeaseLost`).
         """
-        model = describe("name", risk, settings, self.open_manager().owner, self.capabilities)
+        model = self.described("name", risk, settings)
 
         def decorate(function: Callable[P, R]) -> Callable[..., R]:
             template = NameTemplate(name, function)
@@ -240,7 +242,7 @@ class Locks(AnyLocks):
 
     def _detached(self, key: str, ttl: Duration) -> tuple[LockSpec, MutexEntry]:
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        spec = replace(self.described(key, None, settings), detached=True)
         return spec, self.runtime.mutexes.entry(key)
 
     async def release_token(self, key: str, token: str) -> None:
@@ -317,6 +319,7 @@ def connect(
     policy_file: str | Path | None = None,
     observers: Sequence[Observer] = (),
     request_timeout: Duration = 2.0,
+    guarantee: str = Guarantee.EFFICIENCY_ONLY,
 ) -> Locks:
     """Open the locks of a store. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory.
 
@@ -324,22 +327,24 @@ def connect(
     its settings are used for connections of the store's own (see docs/stores/redis.md).
     `service` and `instance` are shown to people as the owner of locks. `policy` and `policy_file` set the reaction of
     each risk class to a store error. `observers` get the record of every event. `request_timeout` limits one request
-    to the store. Engines connect when they are first used.
+    to the store. `guarantee` is the least that the store must promise for each of its locks (see docs/doctor.md): an
+    engine that cannot is refused here, and a server that is configured for less at the first acquire. Engines connect
+    when they are first used.
     """
     check_tasks_are_asyncio()
-    return Locks(
-        *open_locks(
-            url,
-            engine=engine,
-            client=client,
-            service=service,
-            instance=instance,
-            policy=policy,
-            policy_file=policy_file,
-            observers=observers,
-            request_timeout=request_timeout,
-        )
+    opened = open_locks(
+        url,
+        engine=engine,
+        client=client,
+        service=service,
+        instance=instance,
+        policy=policy,
+        policy_file=policy_file,
+        observers=observers,
+        request_timeout=request_timeout,
+        guarantee=guarantee,
     )
+    return Locks(opened.engine, opened.manager, opened.reconnection, minimum=opened.minimum)
 
 
 _RECONNECTED: dict[str, Locks] = {}

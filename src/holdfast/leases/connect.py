@@ -22,11 +22,12 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.lease.spec import LockSpec
 from holdfast.core.ports import Capabilities, Observer
 from holdfast.errors import BadInput, Closed, Misconfigured
+from holdfast.leases.lock_spec import LockSettings, checked_guarantee, describe
 from holdfast.runtime.lease_manager import LeaseManager, make_manager
 from holdfast.runtime.policy_switch import ExerciseSwitch, PolicySwitch
 from holdfast.runtime.statistics import Health
 from holdfast.stores.registry import Engine, check_engine, open_client, open_engine
-from holdfast.types import Duration
+from holdfast.types import Duration, Guarantee
 
 
 class _Patcher(NamedTuple):
@@ -93,6 +94,7 @@ class Opening(NamedTuple):
     engine: Engine
     manager: LeaseManager
     reconnection: Reconnection | None  # None: only a URL can be sent to another process
+    minimum: Guarantee  # that each lock demands which names none
 
 
 def open_locks(
@@ -106,6 +108,7 @@ def open_locks(
     policy_file: str | Path | None,
     observers: Sequence[Observer],
     request_timeout: Duration,
+    guarantee: str,
 ) -> Opening:
     """Open the engine of a URL or of a client, or take the given one, and put together what its leases share."""
     check_threads_are_real()
@@ -115,6 +118,7 @@ def open_locks(
         opened = open_client(client)
     else:
         opened = open_engine(url) if engine is None else check_engine("engine", engine)
+    minimum = checked_guarantee(guarantee, opened.capabilities)
     manager = make_manager(
         opened.blocking,
         service=service,
@@ -129,16 +133,24 @@ def open_locks(
         "policy": dict(policy or {}),
         "policy_file": policy_file,
         "request_timeout": request_timeout,
+        "guarantee": str(minimum),
     }
     reconnection = Reconnection(url, tuple(options.items())) if engine is None and client is None else None
-    return Opening(opened, manager, reconnection)
+    return Opening(opened, manager, reconnection, minimum)
 
 
 class AnyLocks:
     """The locks of one store: what can be said of them without asking it."""
 
-    def __init__(self, engine: Engine, manager: LeaseManager, reconnection: Reconnection | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        manager: LeaseManager,
+        reconnection: Reconnection | None,
+        minimum: Guarantee = Guarantee.EFFICIENCY_ONLY,
+    ) -> None:
         self.engine = engine
+        self._minimum = minimum
         self.manager = manager
         self._reconnection = reconnection
         self._closed = False  # by its owner
@@ -168,6 +180,12 @@ class AnyLocks:
         if self._closed:
             raise Closed
         return self.manager
+
+    def described(self, name: str, risk: str | None, settings: LockSettings) -> LockSpec:
+        """The checked description of a lock of this process."""
+        if "guarantee" not in settings and self._minimum is not Guarantee.EFFICIENCY_ONLY:
+            settings = {**settings, "guarantee": self._minimum}
+        return describe(name, risk, settings, self.open_manager().owner, self.capabilities)
 
     def _owned(self, spec: LockSpec) -> LockSpec:
         """The spec with the owner of this process: a forked child is another owner than its parent."""

@@ -171,7 +171,7 @@ def _described(name: str, risk: str | None, settings: LockSettings, owner: str, 
     fair = _flag("fair", settings.get("fair", False))
     if fair and not capabilities.fair:
         raise Misconfigured(f"fair: {capabilities.engine} keeps no queue; use fair=False or another store")
-    demanded = _guarantee(settings.get("guarantee", Guarantee.EFFICIENCY_ONLY), capabilities)
+    demanded = checked_guarantee(settings.get("guarantee", Guarantee.EFFICIENCY_ONLY), capabilities)
     on_loss = settings.get("on_loss", "cancel")
     if on_loss not in ("cancel", "flag"):
         raise BadInput("on_loss", f"{on_loss!r} is not a reaction", 'use "cancel" or "flag"')
@@ -199,14 +199,15 @@ def timeout_ns(timeout: Duration | None) -> int | None:
     return duration_ns("timeout", timeout)
 
 
-def _guarantee(wanted: str, capabilities: Capabilities) -> Guarantee:
+def checked_guarantee(wanted: str, capabilities: Capabilities) -> Guarantee:
+    """A guarantee that this engine can promise."""
     try:
         demanded = Guarantee(wanted)
     except ValueError:
         raise BadInput("guarantee", f"{wanted!r} is unknown", f"use one of {', '.join(Guarantee)}") from None
     if not capabilities.guarantee.covers(demanded):
         raise Misconfigured(
-            f"guarantee: {capabilities.engine} promises {capabilities.guarantee}, and this lock demands {demanded}"
+            f"guarantee: {capabilities.engine} promises {capabilities.guarantee}, and {demanded} is demanded"
         )
     return demanded
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -11,6 +14,8 @@ import pytest
 import holdfast
 from holdfast.core.diagnosis import Severity
 from holdfast.errors import Misconfigured
+from holdfast.plane.process.components import open_components
+from holdfast.plane.settings.settings import Settings
 from holdfast.stores.postgres.diagnosis import PostgresFacts, findings
 from holdfast.types import NS, Guarantee
 from support.harness.doctor import Look, answered, awaited, bad, of
@@ -50,6 +55,19 @@ def test_a_server_that_does_not_sync_is_graded_down(postgres_url: str) -> None:
     assert (found.grade, found.limits) == (Guarantee.EFFICIENCY_ONLY, ("persistence",))
     with holdfast.connect(postgres_url) as locks, pytest.raises(Misconfigured, match="promises efficiency_only: persi"):
         locks.lock("money", guarantee="fenced").acquire(timeout=5)
+    with holdfast.connect(postgres_url, guarantee="fenced") as locks, pytest.raises(Misconfigured, match="fsync off"):
+        locks.lock("money").acquire(timeout=5)
+
+
+def test_a_plane_that_demands_more_than_its_leases_have_does_not_start(postgres_url: str, tmp_path: Path) -> None:
+    async def start(**settings: Any) -> None:
+        async with open_components(Settings(guarantee="fenced", **settings)):
+            pass
+
+    says = "the plane \\(setting guarantee\\) demands fenced, and this postgres promises efficiency_only: persistence"
+    with pytest.raises(Misconfigured, match=says):
+        asyncio.run(start(database=postgres_url))
+    asyncio.run(start(database=postgres_url, leases=f"sqlite:///{tmp_path}/leases.db"))
 
 
 def test_looking_at_an_empty_database_creates_nothing(postgres_url: str, look: Look) -> None:

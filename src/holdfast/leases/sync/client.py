@@ -20,7 +20,7 @@ from holdfast.flows import raw_token, shared_clock
 from holdfast.leases.connect import AnyLocks, Reconnection, open_locks
 from holdfast.leases.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.leases.key_template import NameTemplate
-from holdfast.leases.lock_spec import LockSettings, describe, renamed
+from holdfast.leases.lock_spec import LockSettings, renamed
 from holdfast.leases.sync.in_coroutine import exclusively
 from holdfast.leases.sync.leader import Leader
 from holdfast.leases.sync.lease import DegradedLease, Lease, block
@@ -30,7 +30,7 @@ from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.statistics import Measurements, Statistics
 from holdfast.runtime.thread_runtime import ThreadRuntime
 from holdfast.stores.registry import Engine
-from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
+from holdfast.types import MS, NS, Busy, Duration, Guarantee, check_key, duration_ns, elapsed_ns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,8 +39,15 @@ R = TypeVar("R")
 class Locks(AnyLocks):
     """The locks of one store. Make it with `connect`; use it from as many threads as you like; close it at the end."""
 
-    def __init__(self, engine: Engine, manager: LeaseManager, reconnection: Reconnection | None = None) -> None:
-        super().__init__(engine, manager, reconnection)
+    def __init__(
+        self,
+        engine: Engine,
+        manager: LeaseManager,
+        reconnection: Reconnection | None = None,
+        *,
+        minimum: Guarantee = Guarantee.EFFICIENCY_ONLY,
+    ) -> None:
+        super().__init__(engine, manager, reconnection, minimum)
         self._runtime = ThreadRuntime()
         self.ports = manager.ports(engine.blocking, self._runtime)
         manager.on_fork.append(self._runtime.forked)
@@ -51,7 +58,7 @@ class Locks(AnyLocks):
     def lock(self, name: str, *, risk: str, **settings: Unpack[LockSettings]) -> Lock[Lease | DegradedLease]: ...
     def lock(self, name: str, *, risk: str | None = None, **settings: Unpack[LockSettings]) -> Lock[Any]:
         """Describe a lock. Nothing is sent anywhere until it is acquired. `LockSettings` lists the settings."""
-        return Lock(self, describe(name, risk, settings, self.open_manager().owner, self.capabilities))
+        return Lock(self, self.described(name, risk, settings))
 
     def once(self, name: str, *, window: Duration = 60, family: str = "default") -> Lease | None:
         """Take the present window of time: a lease for one caller of all replicas, None for all others.
@@ -86,7 +93,7 @@ class Locks(AnyLocks):
     def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
         """Acquire a lease that is left to expire."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
-        spec = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        spec = replace(self.described(name, None, settings), detached=True)
         entry = self._runtime.mutexes.entry(spec.key)
         try:
             answer = run_now(acquiring.attempt(self.ports, spec, entry))
@@ -137,7 +144,7 @@ class Locks(AnyLocks):
         The function gets the lease if it has a parameter called `lease`. Works for functions, generators and
         coroutine functions (which do not block their event loop while they wait).
         """
-        model = describe("name", risk, settings, self.open_manager().owner, self.capabilities)
+        model = self.described("name", risk, settings)
 
         def decorate(function: Callable[P, R]) -> Callable[..., R]:
             template = NameTemplate(name, function)
@@ -226,7 +233,7 @@ class Locks(AnyLocks):
 
     def _detached(self, key: str, ttl: Duration) -> tuple[LockSpec, MutexEntry]:
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        spec = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities), detached=True)
+        spec = replace(self.described(key, None, settings), detached=True)
         return spec, self._runtime.mutexes.entry(key)
 
     def release_token(self, key: str, token: str) -> None:
@@ -295,6 +302,7 @@ def connect(
     policy_file: str | Path | None = None,
     observers: Sequence[Observer] = (),
     request_timeout: Duration = 2.0,
+    guarantee: str = Guarantee.EFFICIENCY_ONLY,
 ) -> Locks:
     """Open the locks of a store. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory.
 
@@ -302,21 +310,23 @@ def connect(
     its settings are used for connections of the store's own (see docs/stores/redis.md).
     `service` and `instance` are shown to people as the owner of locks. `policy` and `policy_file` set the reaction of
     each risk class to a store error. `observers` get the record of every event. `request_timeout` limits one request
-    to the store. Engines connect when they are first used.
+    to the store. `guarantee` is the least that the store must promise for each of its locks (see docs/doctor.md): an
+    engine that cannot is refused here, and a server that is configured for less at the first acquire. Engines connect
+    when they are first used.
     """
-    return Locks(
-        *open_locks(
-            url,
-            engine=engine,
-            client=client,
-            service=service,
-            instance=instance,
-            policy=policy,
-            policy_file=policy_file,
-            observers=observers,
-            request_timeout=request_timeout,
-        )
+    opened = open_locks(
+        url,
+        engine=engine,
+        client=client,
+        service=service,
+        instance=instance,
+        policy=policy,
+        policy_file=policy_file,
+        observers=observers,
+        request_timeout=request_timeout,
+        guarantee=guarantee,
     )
+    return Locks(opened.engine, opened.manager, opened.reconnection, minimum=opened.minimum)
 
 
 _RECONNECTED: dict[str, Locks] = {}

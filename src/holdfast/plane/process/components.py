@@ -21,6 +21,7 @@ from holdfast import aio
 from holdfast.aio.client import Locks
 from holdfast.core.ports import Clock, Entropy, SharesTransactions
 from holdfast.errors import Misconfigured
+from holdfast.flows.demand import check_promise
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.open import open_bus
@@ -47,6 +48,7 @@ from holdfast.runtime.durable_files import make_directory
 from holdfast.runtime.stalls import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory
+from holdfast.types import Guarantee
 
 if TYPE_CHECKING:
     from holdfast.plane.bus.nats.bus import NatsBus
@@ -110,7 +112,8 @@ async def open_components(
         # Leases are opened first and closed last, so that everything can be released at the end.
         observers = [] if audit is None else [audit]
         where = _NO_LEASES if read_only else settings.lease_url
-        locks = aio.connect(where, service=service_name, instance=instance, observers=observers)
+        demanded = Guarantee.EFFICIENCY_ONLY if read_only else settings.guarantee
+        locks = aio.connect(where, service=service_name, instance=instance, observers=observers, guarantee=demanded)
         await stack.enter_async_context(locks)
         database = open_database(settings.database_url, clock=clock, read_only=read_only)
         stack.push_async_callback(database.close)
@@ -241,6 +244,9 @@ class _Preparation:
         await prepare(parts.database)
         if isinstance(leases := parts.locks.ports.store, SharesTransactions):
             leases.ride(parts.database)  # in one file there is one writer
+        demanded = Guarantee(self._settings.guarantee)
+        if not self._read_only and demanded is not Guarantee.EFFICIENCY_ONLY:
+            await check_promise(parts.locks.ports, demanded, "the plane (setting guarantee)")
         if not self._read_only:
             await check_keys(parts.database, self._settings.names.keys, serving=serving)
             await check_bus(parts.database, self._settings.bus, serving=serving)

@@ -38,9 +38,9 @@ from holdfast.plane.settings.sections import (
     OtelSettings,
     RunSettings,
 )
-from holdfast.plane.settings.types import Amount, Flag, Modes, NameList, Seconds, SettingKind, Text, Url, Whole
+from holdfast.plane.settings.types import Amount, Choice, Flag, Modes, NameList, Seconds, SettingKind, Text, Url, Whole
 from holdfast.stores.registry import BUILT, DEFAULT_FILE, former_plane_file, state_directory
-from holdfast.types import NS
+from holdfast.types import NS, Guarantee
 
 DAY_NS: Final = 86_400 * NS
 
@@ -348,6 +348,11 @@ class Settings:
         Url(tuple(each for each in BUILT if "+" not in each), "redis://host:6379/0 or sqlite:///leases.db"),
         "where leases are stored; unset: the database",
         "--leases",
+    )
+    guarantee: str = _key(
+        str(Guarantee.EFFICIENCY_ONLY),
+        Choice(tuple(Guarantee)),
+        "the least that the lease store must promise as it is configured; with less, no process starts",
     )
     grace: float = _key(30.0, Seconds(0.0, 3600.0), "how long running work may take to stop at shutdown")
     takeover: float | None = _key(
