@@ -73,6 +73,11 @@ def _embedded(site: Site) -> Mapping[str, str]:
     return {"BENCH_DATABASE": f"sqlite:///{site.directory}/plane.db"}
 
 
+def _postgres(site: Site) -> Mapping[str, str]:
+    """Jobs, messages and leases in one database: the same server as Procrastinate's, and no other."""
+    return {"BENCH_DATABASE": site.postgres.new_database()}
+
+
 def _fleet(site: Site) -> Mapping[str, str]:
     return {
         "BENCH_DATABASE": site.postgres.new_database(),
@@ -91,6 +96,8 @@ _APART = ((*_OURS, "scheduler"), (*_OURS, "worker"))
 QUEUES = (
     Queue("holdfast-embedded", Role.OURS, "holdfast", (_OURS,), _embedded),
     Queue("holdfast-embedded-apart", Role.OURS, "holdfast", _APART, _embedded),
+    Queue("holdfast-postgres", Role.OURS, "psycopg", (_OURS,), _postgres),
+    Queue("holdfast-postgres-apart", Role.OURS, "psycopg", _APART, _postgres),
     Queue("holdfast-fleet", Role.OURS, "psycopg", (_OURS,), _fleet),
     Queue("holdfast-fleet-apart", Role.OURS, "psycopg", _APART, _fleet),
     Queue("procrastinate", Role.PEER, "procrastinate", _PROCRASTINATE, _procrastinate),

@@ -75,7 +75,7 @@ class Attempts:
         nothing is lost by a second run.
         """
         job, made_ns, attempt = name
-        rows = await self._database.read(lambda tx: tx.query(_CHECK, {"id": job}))
+        rows = await self._database.read(lambda tx: tx.query(_CHECK, {"id": job}), one_view=False)
         if not rows:
             return Staleness(wanted=True)
         row = rows[0]

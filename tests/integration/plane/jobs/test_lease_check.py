@@ -19,6 +19,7 @@ from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobs.lease_check import LeaseCheck
 from holdfast.plane.jobs.updates import Writing
 from holdfast.plane.locks.registry import SCHEDULER_JOB
+from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job
 from holdfast.runtime.run_sync import run_now
@@ -39,6 +40,11 @@ async def shared(postgres_url: str) -> AsyncIterator[Planes]:
 
 def denied(_: CarriedFence) -> Any:
     return lambda job: Writing([Change(JobState.DENIED, actor="test")])
+
+
+def telling(_: CarriedFence) -> Any:
+    """The same, with a message."""
+    return lambda job: Writing([Change(JobState.DENIED, actor="test")], lambda after: [subjects.submitted(after.id)])
 
 
 def sql(planes: Planes, statement: str) -> None:
@@ -144,12 +150,13 @@ async def test_the_check_costs_no_statement_of_its_own(shared: Planes, monkeypat
         if not checked:
             monkeypatch.setattr(plane.store, "_check", None)
         sent.clear()
-        await plane.placement.change(job.id, denied)
+        await plane.placement.change(job.id, telling)
         assert any("FOR KEY SHARE OF lease" in each for each in sent) is checked
         return len(sent)
 
     assert await statements(checked=True) == await statements(checked=False) == 2
-    assert plane.database.statistics()["held"] == 0
+    assert plane.database.statistics()["held"] == 0, "messages are a part of the statement, too"
+    assert len(await plane.staged(subjects.SUBMIT)) == 4, "two submissions, and two changes"
 
 
 async def test_only_leases_in_the_same_database_are_checked(shared: Planes, tmp_path: Any) -> None:

@@ -36,7 +36,7 @@ from holdfast.plane.bus.subscription import check_consumption
 from holdfast.plane.db.batcher import Batcher, finished
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Handler, Tx
-from holdfast.plane.db.statements import script
+from holdfast.plane.db.statements import put_many, script
 from holdfast.plane.model.messages import STOP
 from holdfast.plane.model.records import Message
 from holdfast.types import NS
@@ -76,7 +76,6 @@ class EmbeddedBus:
         self._backoff = backoff
         self._poll_ns = poll_ns
         self._grace_ns = grace_ns
-        self._insert = script("bus_insert", database.dialect)
         self._pending = script("bus_pending", database.dialect)
         self._span = script("bus_positions", database.dialect)
         self._place = 0
@@ -107,8 +106,7 @@ class EmbeddedBus:
             row["place"] = self._place = max(now_ns, self._place + 1)
             row["state"] = int(row["not_before_ns"] > now_ns)
             tx.notify(channel_of(row["subject"], row["recipient"]))
-        if rows:
-            await tx.query_many(self._insert, rows)
+        await put_many(tx, "bus_insert", rows)
 
     async def publish(self, messages: Sequence[Message]) -> None:
         """See `ports.Bus`."""

@@ -25,7 +25,7 @@ from holdfast.plane.bus.delivery_rules import Ack, Nack
 from holdfast.plane.bus.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.bus.inflight import Dead, InFlight, InFlightMessage
 from holdfast.plane.db.ports import Along, ChannelListener, Consumption, Database, Handler, Row, Tx
-from holdfast.plane.db.statements import script
+from holdfast.plane.db.statements import put_many, script
 from holdfast.plane.model.records import Delivery
 from holdfast.types import MS, NS
 
@@ -89,7 +89,7 @@ class EmbeddedConsumer:
         self._claimed_s = 0.0  # when something was claimed, or could have been
         kind = "_several" if how.also else ""  # of one subject, the index alone gives the order
         names = {each: f"bus_{each}{kind}" for each in ("claim", "promote", "next_due")}
-        names |= {each: f"bus_{each}" for each in ("ack", "nack", "extend")}
+        names |= {each: f"bus_{each}" for each in ("nack", "extend")}
         self._sql = {each: script(name, database.dialect) for each, name in names.items()}
         self._queue = {"recipient": how.group, "subject": how.subject, "subjects": json.dumps(how.subjects)}
         self._listeners: list[ChannelListener] = []
@@ -250,8 +250,7 @@ class EmbeddedConsumer:
     ) -> _Found:
         acks = [self._named(each.taken, now_ns + self._keep_ns) for each in settled if isinstance(each.verdict, Ack)]
         nacks = [self._nack_values(each, each.verdict) for each in settled if isinstance(each.verdict, Nack)]
-        if acks:
-            await tx.query_many(self._sql["ack"], acks)
+        await put_many(tx, "bus_ack", acks)
         if nacks:
             await tx.query_many(self._sql["nack"], nacks)
             for subject in self._given_away(settled, now_ns):
