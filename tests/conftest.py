@@ -1,4 +1,4 @@
-"""What every test gets: Hypothesis settings, a clean environment, and an honest summary at the end of the run.
+"""Settings of all tests: Hypothesis profiles, a clean environment, and a summary of what was tested and left out.
 
 The summary says which real servers were tested and what was left out and why, so that a green run on a poor machine
 cannot be mistaken for a green run. A test counts for a server when the server's name (`redis-7.0.15`) is in its id.
@@ -27,7 +27,7 @@ from support.servers.redis import RedisExecutable, redis_executables
 
 TESTS = Path(__file__).resolve().parent
 
-# Fixtures that several files share live in modules of their own.
+# Fixtures that several folders use are in modules of their own.
 pytest_plugins = sorted(f"support.fixtures.{path.stem}" for path in TESTS.glob("support/fixtures/[!_]*.py"))
 
 settings.register_profile(
@@ -53,7 +53,7 @@ def _state_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, _state_root: Path) -> None:
-    """No test reads or writes the user's own store: no inherited URL, and a state directory that is thrown away."""
+    """Keep tests away from the user's own store: no inherited URL, and a temporary state directory."""
     for name in [each for each in os.environ if each.startswith("HOLDFAST_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(_state_root / str(next(_numbers))))
@@ -62,7 +62,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, _state_root: Path) -> None
 
 @pytest.fixture(autouse=True)
 def _fresh_log() -> None:
-    """How many lines are logged is limited for the whole process; those of one test must not count for another."""
+    """Reset the limit of log lines, which is per process: lines of one test must not count for another."""
     forget_rates()
 
 
@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What was collected lives until the end: a garbage collection that looks through it is in vain, and takes long."""
+    """Exclude collected tests from garbage collection: they live until the end, and traversing them takes long."""
     gc.disable()
     try:
         return (yield)
@@ -90,13 +90,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two for each core: half of the time a test waits, for a lease to expire or for another process."""
+    """Two workers for each core: a test waits half of its time, for a lease to expire or for another process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 2 * cores
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was tested against, and what was not."""
+    """Print the servers that were tested, and what was left out."""
     if terminalreporter.config.option.collectonly:
         return
     redis = redis_executables()

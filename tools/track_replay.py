@@ -1,11 +1,11 @@
-"""A bug of ours, shown once more: the code before its fix, and whether the tests of its fix fail on it by its sign.
+"""Reproduces a fixed bug: runs the tests of its fix on the code before the fix, and checks that they fail as expected.
 
-The code is that of the commit before the fix, taken out of the history into a temporary directory; nothing of the
-repository is touched, and the directory is gone afterwards. Over it are laid the tests as they are in the fix (or in
-the working tree, while a fix is not committed). They are run by the interpreter that runs this, with the packages that
-it has; the package itself, also in child processes, is that of the directory, and that is looked at first.
+The commit before the fix is extracted from the history into a temporary directory, which is deleted afterwards. The
+repository does not change. The tests of the fix (or of the working tree, if the fix is not committed) replace the older
+tests there. The current interpreter runs them with its installed packages; a check ensures that Holdfast itself is
+imported from the directory, in child processes too.
 
-A test that fails for another reason shows nothing: what pytest prints must have the sign of the bug in it.
+A test that fails for another reason proves nothing: the output of pytest must match the sign of the bug.
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ from pathlib import Path
 from pages import ROOT
 
 LIMIT_S = 600.0  # of one run, with the servers that its tests start
-WHOLE = ("tests", "tools", "pyproject.toml")  # what is laid over the older code, unless a bug says otherwise
+WHOLE = (
+    "tests",
+    "tools",
+    "pyproject.toml",
+)  # replace those of the older code, unless an entry lists others
 SHOWN_LINES = 12
 
 
 class NoHistory(Exception):
-    """The commits that are needed are not here."""
+    """The history lacks a commit that is needed."""
 
 
 class Verdict(StrEnum):
-    """What came of a run."""
+    """The outcome of a run."""
 
     SHOWN = "reproduced"
     PASSED = "not reproduced: the test passes"
@@ -46,15 +50,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is to be run, and on what."""
+    """The tests to run, and the commits that they run on."""
 
     fix: str  # a commit, or the beginning of its subject; empty: not committed yet
     before: str  # the commit that has the bug; empty: the one before the fix
-    tests_of: str  # the commit whose tests are laid over it; empty: the fix, or the working tree while there is none
+    tests_of: str  # the commit of the tests; empty: the fix, or the working tree if there is none
     tests: tuple[str, ...]  # node ids
-    take: tuple[str, ...]  # paths that are laid over the older code
-    own: tuple[str, ...]  # of those tests, files of today's tree: they were written for older code too
-    sign: str  # a regular expression that must match in what pytest prints
+    take: tuple[str, ...]  # paths that replace those of the older code
+    own: tuple[str, ...]  # test files of the current tree, which also work on the older code
+    sign: str  # a regular expression that must match the output of pytest
     own_of: str = ""  # the commit that `own` is taken from, when not the working tree
 
 
@@ -93,7 +97,7 @@ def _run_on(of: str, case: Case) -> Run:
 
 
 def judged(sign: str, of: str, code: int | None, output: str) -> Run:
-    """The verdict about what was printed."""
+    """The verdict on the output of pytest."""
     if code == 0:
         return Run(Verdict.PASSED, of, output)
     said = (each for each in output.splitlines() if not each[:1].isspace())  # what is indented is source
@@ -118,18 +122,18 @@ def commit(name: str) -> str:
 
 
 def git(*words: str) -> bytes:
-    """What git answers."""
+    """The output of a git command."""
     return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True).stdout
 
 
 def unpack(of: str, paths: Sequence[str], tree: Path) -> None:
-    """The files of a commit, all or some, put into a directory."""
+    """Extract files of a commit, all or some, into a directory."""
     with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", of, *paths))) as archive:
         archive.extractall(tree, filter="data")
 
 
 def lay_over(path: str, fix: str | None, tree: Path) -> None:
-    """One path as it is in the fix, in place of what the directory has there. A path that the fix lacks is removed."""
+    """Replace one path of the directory by that of the fix. A path that the fix lacks is removed."""
     target = tree / path
     if target.is_dir():
         shutil.rmtree(target)
@@ -146,7 +150,7 @@ def lay_over(path: str, fix: str | None, tree: Path) -> None:
 
 
 def run(tree: Path, tests: Sequence[str]) -> tuple[int | None, str]:
-    """The exit code of pytest (None: it took too long) and what it printed."""
+    """The exit code of pytest (None: it took too long) and its output."""
     environment = surroundings(tree)
     where = "import holdfast, pathlib; print(pathlib.Path(holdfast.__file__).resolve().parent)"
     asked = [sys.executable, "-c", where]
@@ -163,14 +167,14 @@ def run(tree: Path, tests: Sequence[str]) -> tuple[int | None, str]:
 
 
 def surroundings(tree: Path) -> Mapping[str, str]:
-    """The environment of a run: nothing of a pytest around this one, and the package of the directory."""
+    """The environment of a run: no variables of an outer pytest, and the package of the directory."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_", "HOLDFAST_"))}
     return {**kept, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @contextmanager
 def group(words: Sequence[str], tree: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process in its own group, all of which is gone at the end."""
+    """A process in its own process group, which is killed at the end."""
     process = subprocess.Popen(
         words,
         cwd=tree,
@@ -190,5 +194,5 @@ def group(words: Sequence[str], tree: Path, environment: Mapping[str, str]) -> I
 
 
 def tail(output: str) -> str:
-    """The last lines that were printed."""
+    """The last lines of the output."""
     return "\n".join(f"    {line}" for line in output.rstrip().splitlines()[-SHOWN_LINES:])

@@ -59,7 +59,7 @@ async def answered(together: Together[A, R], items: Sequence[A]) -> Sequence[R |
         return [answer for item in items for answer in await answered(together, [item])]
 
 
-class _Asked(Generic[A, R]):
+class _PendingItem(Generic[A, R]):
     """The items of one call."""
 
     __slots__ = ("answers", "items")
@@ -79,7 +79,7 @@ class Batcher(Generic[A, R]):
         self._together = together
         self._apart = apart
         self._most = most
-        self._waiting: deque[_Asked[A, R]] = deque()
+        self._waiting: deque[_PendingItem[A, R]] = deque()
         self._serving: asyncio.Task[None] | None = None
         self.batches = 0
         self.items = 0
@@ -130,10 +130,10 @@ class Batcher(Generic[A, R]):
             # A task starts in the next turn of the loop: calls of this turn are in the first batch.
             self._serving = loop.create_task(self._serve(self._waiting))
             self._serving.add_done_callback(partial(_leave, self._waiting))
-        self._waiting.append(_Asked(items, answers))
+        self._waiting.append(_PendingItem(items, answers))
         return answers
 
-    async def _serve(self, waiting: deque[_Asked[A, R]]) -> None:
+    async def _serve(self, waiting: deque[_PendingItem[A, R]]) -> None:
         while waiting:
             batch = self._next(waiting)
             if batch:
@@ -142,10 +142,10 @@ class Batcher(Generic[A, R]):
                 finally:  # also when the loop ends in the middle of it
                     _leave(batch)
 
-    def _next(self, waiting: deque[_Asked[A, R]]) -> list[_Asked[A, R]]:
+    def _next(self, waiting: deque[_PendingItem[A, R]]) -> list[_PendingItem[A, R]]:
         """Those at the head of the line who can go together. Who was cancelled is left out."""
-        batch: list[_Asked[A, R]] = []
-        later: list[_Asked[A, R]] = []
+        batch: list[_PendingItem[A, R]] = []
+        later: list[_PendingItem[A, R]] = []
         names: set[Hashable] = set()
         room = self._most
         while waiting and len(waiting[0].items) <= room:
@@ -165,7 +165,7 @@ class Batcher(Generic[A, R]):
         waiting.extendleft(reversed(later))
         return batch
 
-    async def _answer(self, batch: Sequence[_Asked[A, R]]) -> None:
+    async def _answer(self, batch: Sequence[_PendingItem[A, R]]) -> None:
         items = batch[0].items if len(batch) == 1 else [item for each in batch for item in each.items]
         self.batches += 1
         self.items += len(items)
@@ -180,7 +180,7 @@ class Batcher(Generic[A, R]):
                 each.answers.set_result(share)
 
 
-def _leave(waiting: Iterable[_Asked[A, R]], _: asyncio.Task[None] | None = None) -> None:
+def _leave(waiting: Iterable[_PendingItem[A, R]], _: asyncio.Task[None] | None = None) -> None:
     """Cancel the calls that still wait: no batch follows."""
     for each in waiting:
         if not each.answers.done():

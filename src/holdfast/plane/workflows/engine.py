@@ -83,7 +83,7 @@ def _any_run(_: StoredRun) -> bool:
     return True
 
 
-class _Asked(NamedTuple):
+class _PendingEvent(NamedTuple):
     """One event for a run."""
 
     event: Event
@@ -132,13 +132,13 @@ class WorkflowEngine:
         self._name = check_text("name", name, ID_CHARS_MAX)
         self._stopping = False
         self._consumers: list[Consumer] = []
-        self._gatherings: WeakValueDictionary[str, Batcher[_Asked, ChangedRun]] = WeakValueDictionary()
+        self._batchers: WeakValueDictionary[str, Batcher[_PendingEvent, ChangedRun]] = WeakValueDictionary()
 
     @property
     def handlers(self) -> dict[str, Handler]:
         """The handler of each subject."""
         return {
-            subjects.RUN_LOOK: self._guarded(_look),
+            subjects.RUN_LOOK: self._guarded(_check_event),
             subjects.RUN_RESULT: self._guarded(_job_ended),
             subjects.RUN_CHILD: self._guarded(_child_ended),
             subjects.RUN_CANCEL: self._guarded(_cancel_wanted),
@@ -196,7 +196,7 @@ class WorkflowEngine:
         self._check_quota(run_id, event)
         risk = risk or await self.runs.risk(run_id)
         if risk is None:
-            return self._noted(event, ChangedRun(None, None))
+            return self._counted(event, ChangedRun(None, None))
         async with self._lock(run_id, risk, timeout) as lease:
             return await self.move_held(lease, run_id, event, actor=actor)
 
@@ -214,60 +214,63 @@ class WorkflowEngine:
         Returns fewer outcomes than events if the expressions of the first events cost as much as one advance may; the
         remaining events were not applied.
         """
-        return await self._move_all_held(lease, run_id, [_Asked(event) for event in events], actor)
+        return await self._move_all_held(lease, run_id, [_PendingEvent(event) for event in events], actor)
 
     async def _move_all_held(
-        self, lease: Lease | DegradedLease, run_id: str, asked: Sequence[_Asked], actor: str | None = None
+        self, lease: Lease | DegradedLease, run_id: str, pending: Sequence[_PendingEvent], actor: str | None = None
     ) -> list[ChangedRun]:
         draw = self.runs.entropy.below
-        heard: list[EventOutcome] = []
+        outcomes: list[EventOutcome] = []
 
         def decide(stored: StoredRun, budget: Budget) -> Advance:
-            wanted = [each.event for each in asked if each.meant(stored)]
+            wanted = [each.event for each in pending if each.meant(stored)]
             if not wanted:
-                heard[:] = [EventOutcome.UNKNOWN] * len(asked)
+                outcomes[:] = [EventOutcome.UNKNOWN] * len(pending)
                 return Advance(stored.run, EventOutcome.UNKNOWN, wake_ns=stored.wake_ns)
             now_ns, may_start = self.runs.clock.now().wall, self._may_start(lease)
             whole, found = advance_all(stored.run, wanted, now_ns, draw, may_start=may_start, budget=budget)
-            each_heard = iter(found)
-            all_heard = (next(each_heard, None) if each.meant(stored) else EventOutcome.UNKNOWN for each in asked)
-            heard[:] = [each for each in takewhile(lambda each: each is not None, all_heard) if each is not None]
+            each_outcome = iter(found)
+            all_outcomes = (
+                next(each_outcome, None) if each.meant(stored) else EventOutcome.UNKNOWN for each in pending
+            )
+            known = takewhile(lambda each: each is not None, all_outcomes)
+            outcomes[:] = [each for each in known if each is not None]
             return whole
 
         changed = await self.runs.change(lease, run_id, decide, actor=actor or self._name)
         if changed.before is None:
-            return [self._noted(each.event, changed) for each in asked]
+            return [self._counted(each.event, changed) for each in pending]
         if self._indicators is not None and not lease.guaranteed:
             self._indicators.submitted_without_store(changed.submitted)
         # Statistics of the whole write are counted once, with the last event.
-        alone = [replace(changed, outcome=each, held_back=(), repeated=()) for each in heard]
-        alone[-1] = replace(changed, outcome=heard[-1])
-        told = [each if each.outcome is EventOutcome.APPLIED else replace(each, after=None) for each in alone]
-        return [self._noted(each.event, end) for each, end in zip(asked, told, strict=False)]
+        alone = [replace(changed, outcome=each, held_back=(), repeated=()) for each in outcomes]
+        alone[-1] = replace(changed, outcome=outcomes[-1])
+        changes = [each if each.outcome is EventOutcome.APPLIED else replace(each, after=None) for each in alone]
+        return [self._counted(each.event, end) for each, end in zip(pending, changes, strict=False)]
 
-    async def _move_together(self, run_id: str, asked: Sequence[_Asked]) -> Sequence[ChangedRun | Failed]:
+    async def _move_together(self, run_id: str, pending: Sequence[_PendingEvent]) -> Sequence[ChangedRun | Failed]:
         """Events of concurrent messages, under one lease."""
-        risk = next((each.risk for each in asked if each.risk), None) or await self.runs.risk(run_id)
+        risk = next((each.risk for each in pending if each.risk), None) or await self.runs.risk(run_id)
         if risk is None:
-            return [self._noted(each.event, ChangedRun(None, None)) for each in asked]
+            return [self._counted(each.event, ChangedRun(None, None)) for each in pending]
         try:
             async with self._lock(run_id, risk) as lease:
-                told = await self._move_all_held(lease, run_id, asked)
+                changes = await self._move_all_held(lease, run_id, pending)
         except RetryLater as later:
-            return [Failed(copy_of(later)) for _ in asked]
+            return [Failed(copy_of(later)) for _ in pending]
         spent = put_off(HELD_BACK_NS)
-        return [*told, *(Failed(copy_of(spent)) for _ in asked[len(told) :])]
+        return [*changes, *(Failed(copy_of(spent)) for _ in pending[len(changes) :])]
 
     def _check_quota(self, run_id: str, event: Event) -> None:
         """Return if the run may evaluate expressions now, or has none; otherwise raise `RetryLater`."""
         if not isinstance(event, CancelRequested | GiveUp):
             self.runs.expression_quota.check(run_id)
 
-    def _gathering(self, run_id: str) -> Batcher[_Asked, ChangedRun]:
+    def _batcher_of(self, run_id: str) -> Batcher[_PendingEvent, ChangedRun]:
         """The batcher of one run; kept while a handler waits for it."""
-        found = self._gatherings.get(run_id)
+        found = self._batchers.get(run_id)
         if found is None:
-            found = self._gatherings[run_id] = Batcher(partial(self._move_together, run_id), most=BATCH_MAX)
+            found = self._batchers[run_id] = Batcher(partial(self._move_together, run_id), most=BATCH_MAX)
         return found
 
     def _lock(
@@ -293,7 +296,7 @@ class WorkflowEngine:
         policy = self._locks.policy
         return lambda risk: policy.on_error(risk) is OnError.FAIL_OPEN
 
-    def _noted(self, event: Event, changed: ChangedRun) -> ChangedRun:
+    def _counted(self, event: Event, changed: ChangedRun) -> ChangedRun:
         outcome = "missing" if changed.before is None else str(changed.outcome)
         self.tally[f"{EVENT_LABELS[type(event)]}.{outcome}"] += 1
         self.tally["held_back"] += len(changed.held_back)
@@ -328,8 +331,8 @@ class WorkflowEngine:
             try:
                 if isinstance(event, ChildEnded):
                     event = await self._with_output(run_id, event)
-                asked = _Asked(event, check_label("risk", risk) if risk else None, partial(_meant, body))
-                await self._gathering(run_id).ask(asked)
+                pending = _PendingEvent(event, check_label("risk", risk) if risk else None, partial(_meant, body))
+                await self._batcher_of(run_id).ask(pending)
             except BackendError as error:
                 raise self.delays.later(error, self.runs.entropy.below) from error
 
@@ -351,7 +354,7 @@ def _meant(body: Mapping[str, Any], stored: StoredRun) -> bool:
 # From messages to events.
 
 
-def _look(_: Mapping[str, Any]) -> Event:
+def _check_event(_: Mapping[str, Any]) -> Event:
     return CheckRun()
 
 

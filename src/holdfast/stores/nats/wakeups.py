@@ -29,7 +29,7 @@ GROUP: Final = "waiters"
 LEAVE_NS: Final = 500 * MS
 
 
-class _Ear:
+class _HintWaiter:
     """The subscription of one key."""
 
     def __init__(self, subject: str) -> None:
@@ -47,7 +47,7 @@ class WakeupHub:
         """`confirm` asks the server for anything: when it answers, it has taken what was sent before."""
         self._link = link
         self._confirm = confirm
-        self._ears: dict[str, _Ear] = {}
+        self._ears: dict[str, _HintWaiter] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._session: NatsSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,33 +57,33 @@ class WakeupHub:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # after a fork, or in a new loop
             self._ears, self._ending, self._loop = {}, set(), loop
-        ear = self._ears.setdefault(subject, _Ear(subject))
-        watch = NatsWatch(self, ear)
-        ear.watches[watch] = None
+        waiter = self._ears.setdefault(subject, _HintWaiter(subject))
+        watch = NatsWatch(self, waiter)
+        waiter.watches[watch] = None
         try:
-            await self.listen(ear, self._link.deadline(timeout_ns))
+            await self.listen(waiter, self._link.deadline(timeout_ns))
         except BaseException:
-            ear.watches.pop(watch, None)
-            self._end_if_unused(ear)
+            waiter.watches.pop(watch, None)
+            self._end_if_unused(waiter)
             raise
         return watch
 
-    async def listen(self, ear: _Ear, deadline_ns: int) -> None:
+    async def listen(self, waiter: _HintWaiter, deadline_ns: int) -> None:
         """Have the subscription on the present connection."""
         try:
-            async with asyncio.timeout(max(0.0, self._link.left_s(deadline_ns))), ear.turn:
+            async with asyncio.timeout(max(0.0, self._link.left_s(deadline_ns))), waiter.turn:
                 session = await self._link.session(deadline_ns)
-                if ear.session is session:
+                if waiter.session is session:
                     return
 
                 async def heard(_message: object) -> None:
-                    self._wake_one(ear)
+                    self._wake_one(waiter)
 
                 try:
-                    ear.subscription = await session.client.subscribe(ear.subject, queue=GROUP, cb=heard)
+                    waiter.subscription = await session.client.subscribe(waiter.subject, queue=GROUP, cb=heard)
                 except (nats.errors.Error, OSError) as error:
                     raise Unavailable(f"nats at {self._link.address}: the connection was lost") from error
-                ear.session = session  # set together with the subscription: the client does not suspend after it
+                waiter.session = session  # set together with the subscription: the client does not suspend after it
                 if self._session is not session:
                     self._session = session
                     session.on_lost.append(partial(self._lost, session))
@@ -92,39 +92,39 @@ class WakeupHub:
             raise Unavailable(f"nats at {self._link.address} did not confirm a subscription in time") from error
 
     def _lost(self, session: NatsSession) -> None:
-        for ear in self._ears.values():
-            if ear.session is session:
-                ear.session = ear.subscription = None
-                for watch in ear.watches:
+        for waiter in self._ears.values():
+            if waiter.session is session:
+                waiter.session = waiter.subscription = None
+                for watch in waiter.watches:
                     watch.wake()
 
-    def _wake_one(self, ear: _Ear) -> None:
-        for watch in ear.watches:
+    def _wake_one(self, waiter: _HintWaiter) -> None:
+        for watch in waiter.watches:
             if watch.wake():
                 return
 
-    async def leave(self, watch: NatsWatch, ear: _Ear, *, hinted: bool) -> None:
+    async def leave(self, watch: NatsWatch, waiter: _HintWaiter, *, hinted: bool) -> None:
         """The waiter is done. Its unused hint goes to the next one, in this process or elsewhere."""
-        ear.watches.pop(watch, None)
-        if ear.watches:
+        waiter.watches.pop(watch, None)
+        if waiter.watches:
             if hinted:
-                self._wake_one(ear)
+                self._wake_one(waiter)
             return
-        ending = self._end_if_unused(ear, hinted=hinted)
+        ending = self._end_if_unused(waiter, hinted=hinted)
         if ending is not None:
             await asyncio.wait([ending])
 
-    def _end_if_unused(self, ear: _Ear, *, hinted: bool = False) -> asyncio.Task[None] | None:
+    def _end_if_unused(self, waiter: _HintWaiter, *, hinted: bool = False) -> asyncio.Task[None] | None:
         """End the subscription when no waiter is left, in a task that no cancellation of a waiter cuts short."""
-        if ear.watches:
+        if waiter.watches:
             return None
-        if self._ears.get(ear.subject) is ear:
-            del self._ears[ear.subject]
-        session, subscription = ear.session, ear.subscription
-        ear.session = ear.subscription = None
+        if self._ears.get(waiter.subject) is waiter:
+            del self._ears[waiter.subject]
+        session, subscription = waiter.session, waiter.subscription
+        waiter.session = waiter.subscription = None
         if session is None or subscription is None or not session.usable:
             return None
-        ending = asyncio.get_running_loop().create_task(self._end(subscription, ear.subject if hinted else None))
+        ending = asyncio.get_running_loop().create_task(self._end(subscription, waiter.subject if hinted else None))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         return ending
@@ -141,9 +141,9 @@ class WakeupHub:
 class NatsWatch:
     """One waiter: a `ports.Watch`."""
 
-    def __init__(self, hub: WakeupHub, ear: _Ear) -> None:
+    def __init__(self, hub: WakeupHub, waiter: _HintWaiter) -> None:
         self._hub = hub
-        self._ear = ear
+        self._ear = waiter
         self._loop = asyncio.get_running_loop()
         self._hint = asyncio.Event()
         self._closed = False

@@ -131,7 +131,7 @@ def advance(
     steps that are ready when the expressions of this advance have cost enough (`ADVANCE_COST_MAX`). `budget` counts
     that cost; `OverBudget` if its limit is exceeded.
     """
-    heard, slot, ended = _hear(run, event)
+    heard, slot, ended = _apply_to_step(run, event)
     if heard is not EventOutcome.APPLIED:
         return Advance(run, heard, wake_ns=_wake_ns(run, run.steps.values(), -1))
     draft = RunDraft(run, now_ns, draw, may_start, budget)
@@ -190,7 +190,7 @@ def advance_all(
 # Events.
 
 
-def _hear(run: Run, event: Event) -> tuple[EventOutcome, StepSlot | None, AttemptOutcome | None]:
+def _apply_to_step(run: Run, event: Event) -> tuple[EventOutcome, StepSlot | None, AttemptOutcome | None]:
     if run.status.terminal:
         return EventOutcome.OVER, None, None
     if isinstance(event, CheckRun | CancelRequested | GiveUp):
