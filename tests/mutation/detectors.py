@@ -317,10 +317,10 @@ async def _opened_for(name: str, components: Components, stack: AsyncExitStack) 
         return buses
     if name == "flow_stage":
         return FlowStage(database, f"sqlite:///{components.folder}/leases.db", stack)
-    if name in ("plane", "planes"):
+    if name in ("plane", "planes", "sqlite_planes"):
         planes = Planes(database, f"sqlite:///{components.folder}/leases.db")
         stack.push_async_callback(planes.close)
-        return planes if name == "planes" else await planes.open()
+        return await planes.open() if name == "plane" else planes
     return _argument(name, components, ExitStack())
 
 

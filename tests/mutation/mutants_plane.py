@@ -40,6 +40,8 @@ from holdfast.plane.policy.duplicate_counters import DuplicateCounters
 from holdfast.plane.process import parts, workflow_parts
 from holdfast.plane.process.components import Components
 from holdfast.plane.scheduler.placement import Placement
+from holdfast.plane.schedules import store as schedule_store
+from holdfast.plane.schedules.rules import Decided, Decision, DuePolicy, Timetable, decide
 from holdfast.plane.workflows import engine
 from holdfast.plane.workflows.engine import WorkflowEngine
 from holdfast.types import NS
@@ -534,3 +536,22 @@ def a_release_error_fails_the_message_of_a_run(patch: pytest.MonkeyPatch) -> Non
         return released
 
     patch.setattr(releasing, "release", strict)
+
+
+@keep(
+    "many: the last run of a cron job is computed from the clock, so a clock that is set back repeats it",
+    where="plane/schedules/store.py",
+    found_by=Test(
+        "integration.plane.schedules.test_schedule_store",
+        "test_a_clock_that_is_set_forward_and_back_fires_no_due_time_twice",
+        at="assert len(fired) == len(set(fired))",
+    ),
+)
+def a_due_time_comes_again_when_the_clock_is_set_back(patch: pytest.MonkeyPatch) -> None:
+    """A schedule forgets decided due times that are in the future of its clock."""
+
+    def forgetful(timetable: Timetable, policy: DuePolicy, state: Decided, *, now_ns: int, running: bool) -> Decision:
+        state = state._replace(done_ns=min(state.done_ns, now_ns))
+        return decide(timetable, policy, state, now_ns=now_ns, running=running)
+
+    patch.setattr(schedule_store, "decide", forgetful)

@@ -28,6 +28,7 @@ ORDER: tuple[str, ...] = (
         "plane.policy",
         "plane.workflows",
         "plane.parameters",
+        "plane.schedules",
         "plane.app",
         "plane.client.request",
         "plane.client.views",

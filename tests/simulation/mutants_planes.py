@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
 from holdfast.plane.process.parts import WorkerPart
 from holdfast.plane.scheduler import scheduler
+from holdfast.plane.schedules import store as schedule_store
+from holdfast.plane.schedules.rules import Decided, Decision, DuePolicy, Timetable, decide
 from holdfast.plane.worker import worker
 from holdfast.testing.sim.worlds.resource import FencedResource
 
@@ -132,3 +135,15 @@ def a_worker_does_not_end(patch: pytest.MonkeyPatch) -> None:
 def a_job_that_kills_is_run_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Workers that began an attempt and then vanished are not counted."""
     patch.setattr(worker, "given_up", lambda lost: None)
+
+
+def a_due_time_is_submitted_whatever_was_decided_before(patch: pytest.MonkeyPatch) -> None:
+    """A schedule forgets decided due times that are in the future of a clock, and draws the ids of its jobs."""
+    numbers = itertools.count()
+
+    def forgetful(timetable: Timetable, policy: DuePolicy, state: Decided, *, now_ns: int, running: bool) -> Decision:
+        state = state._replace(done_ns=min(state.done_ns, now_ns))
+        return decide(timetable, policy, state, now_ns=now_ns, running=running)
+
+    patch.setattr(schedule_store, "decide", forgetful)
+    patch.setattr(schedule_store, "job_id", lambda *_: f"drawn-{next(numbers)}")

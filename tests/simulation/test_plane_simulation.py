@@ -21,6 +21,7 @@ from holdfast.testing.sim.plane.load import Asked
 from holdfast.testing.sim.plane.plane_faults import PlaneFault, PlaneSwarm, draw_plane_swarm
 from holdfast.testing.sim.plane.row_history import JobSeen, LetterSeen
 from holdfast.testing.sim.plane.simulated_plane import PlaneOutcome, run_plane
+from holdfast.testing.sim.plane.timed_jobs import TimedJobs
 from holdfast.testing.simulate_plane import main, replay_plane_command
 from holdfast.types import NS
 from simulation import mutants_planes as mutants
@@ -48,6 +49,7 @@ def rough(seed: int, **more: Any) -> PlaneSwarm:
         "phase_ns": 20 * NS,
         "failpoints": 50,
         "cancels": 300,
+        "schedules": 0,
         "drain_ns": 90 * NS,
     }
     return replace(draw_plane_swarm(seed), **{**usual, **more})
@@ -134,6 +136,11 @@ PLANTED: dict[str, tuple[mutants.Plant, str, dict[str, Any]]] = {
         (mutants.a_second_run_does_not_know_what_the_first_has_done, "P6", {}),
         (mutants.a_worker_does_not_end, "P0", {"jobs": 1, "runs": 0, "faults": []}),
         (mutants.a_job_that_kills_is_run_for_ever, "P2", {"jobs": 1, "faults": [], "poison": 1, "tells_lost": False}),
+        (
+            mutants.a_due_time_is_submitted_whatever_was_decided_before,
+            "P11",
+            {"schedules": 1, "jobs": 1, "faults": [F.STEP], "failpoints": 0},
+        ),
         (mutants.a_decision_may_be_made_again_otherwise, "P10", {"runs": 6, "jobs": 1, "faults": [], "cancels": 0}),
     )
 }
@@ -178,6 +185,9 @@ BROKEN: dict[str, tuple[Story, str]] = {
     "a message that waits": (Story(waiting=[("m", "job.result")]), "P8"),
     "a change that is not told": (Story(jobs=[seen("RUNNING", "FAILED")]), "P9"),
     "two decisions": (Story(verdicts={"j": ["approve", "reject"]}), "P10"),
+    "two jobs of a due time": (Story(timed=[TimedJobs("s", ["a", "b", "a"], None)]), "P11"),
+    "a due time without a job": (Story(timed=[TimedJobs("s", ["a"], ["a", "b"])]), "P11"),
+    "a job without a due time": (Story(timed=[TimedJobs("s", ["a", "b"], ["a"])]), "P11"),
 }
 
 

@@ -41,6 +41,7 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
     "Jobs and workflows": {
         "jobs": "jobs",
         "runs": "runs",
+        "schedules": "schedules",
         "approvals": "approvals",
         "resources": "resources",
         "workers": "admin.workers",

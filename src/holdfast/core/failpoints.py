@@ -141,6 +141,8 @@ _PLANE: Final = (
     _awaited("plane.outbox.published", "they are published, and still in the outbox"),
     _awaited("plane.outbox.forget", "rows that were published are about to be deleted"),
     _awaited("plane.outbox.forgotten", "they are deleted"),
+    _awaited("plane.schedule.fire", "the due times of a schedule are about to be decided"),
+    _awaited("plane.schedule.fired", "they are decided, with the jobs that follow, and the loop does not know it"),
     _awaited("plane.loop.lead", "a replica has become the leader of a loop, and has not ticked"),
     _awaited("plane.loop.tick", "a tick is about to run, under the lease of its loop"),
     _awaited("plane.loop.ticked", "a tick has ended, and has not been counted"),

@@ -10,6 +10,7 @@ from holdfast.plane.client.blocking_resource_locks import BlockingResourceLease,
 from holdfast.plane.client.client import Client, JobHandle, RunHandle
 from holdfast.plane.client.request import JobRequest
 from holdfast.plane.client.resource_locks import ResourceLease, ResourceLock
+from holdfast.plane.client.schedules import ScheduleView
 from holdfast.plane.client.views import (
     ApprovalView,
     JobCancelled,
@@ -27,6 +28,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.outcome import Fatal, Quarantine
 from holdfast.plane.policy.model import PolicyConflict
 from holdfast.plane.process.plane import Plane
+from holdfast.plane.schedules.model import ScheduleConflict
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.worker.children import BlockingChildJob, ChildJob
 from holdfast.plane.worker.context import BlockingContext, Context
@@ -72,6 +74,8 @@ __all__ = [
     "RunNotSucceeded",
     "RunStatus",
     "RunView",
+    "ScheduleConflict",
+    "ScheduleView",
     "Settings",
     "SubmitRefused",
     "UpdateKind",

@@ -1,4 +1,4 @@
-"""`App`: the job functions and workflows of a service; and how `module:name` is resolved to an `App`.
+"""`App`: the job functions, workflows and schedules of a service; and how `module:name` is resolved to an `App`.
 
     app = App("billing")
 
@@ -7,6 +7,9 @@
 
     @app.workflow("monthly", inputs={"customer": "text"})
     def monthly(flow): ...
+
+    @app.cron("*/5 * * * *", tz="Europe/Berlin")
+    def sweep(): ...
 
 Promises: a function that cannot run as a job is refused at its declaration, with the reason, and not when the first job
 arrives. The decorator returns the function unchanged, so it can be called and tested as before.
@@ -33,6 +36,7 @@ from holdfast.errors import BadInput
 from holdfast.plane.model.outcome import Fatal, Quarantine, error_text
 from holdfast.plane.model.records import ATTEMPTS_MAX, CONCURRENCY_MAX, DEFAULT_POOL, check_name, check_whole
 from holdfast.plane.parameters import CONTEXT, Parameters, parameters_of
+from holdfast.plane.schedules.declaration import DeclaredSchedule, ScheduleOptions, declared_schedule
 from holdfast.plane.workflows.builder import Flow, FlowOptions
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.problems import BadWorkflow
@@ -57,6 +61,7 @@ class JobFunction:
     stall_after_ns: int | None = None  # limit for one attempt without reported progress
     quarantine: Callable[[Any], str | None] | None = None  # why a result must not be used; None: it may be used
     retries: int | None = None  # of a submission with this function; None: the default
+    scheduled: bool = False  # it is a job because it has a schedule
 
     def call(self, payload: Any, context: Any) -> Any:
         """Call the function. `Fatal`: the payload does not fit it."""
@@ -80,12 +85,13 @@ class JobFunction:
 
 
 class App:
-    """The job functions and the workflows of one service."""
+    """The job functions, the workflows and the schedules of one service."""
 
     def __init__(self, name: str) -> None:
         self.name = check_name("name", name)
         self._functions: dict[str, JobFunction] = {}
         self._workflows: dict[str, Workflow] = {}
+        self._schedules: dict[tuple[str, str], DeclaredSchedule] = {}
 
     @property
     def functions(self) -> Mapping[str, JobFunction]:
@@ -96,6 +102,11 @@ class App:
     def workflows(self) -> Mapping[str, Workflow]:
         """Every workflow by its name. A plane with this app defines them when it starts."""
         return MappingProxyType(self._workflows)
+
+    @property
+    def schedules(self) -> tuple[DeclaredSchedule, ...]:
+        """Every schedule. A plane or worker with this app stores them when it starts."""
+        return tuple(self._schedules.values())
 
     @property
     def pools(self) -> tuple[str, ...]:
@@ -141,6 +152,8 @@ class App:
         _check_quarantine(quarantine)
 
         def decorate(function: F) -> F:
+            if any(each.scheduled for each in getattr(function, _NOTE, ())):
+                raise BadInput("topic", "is given below a schedule", "put @app.cron or @app.every above @app.job")
             if topic in self._functions:
                 raise BadInput("topic", f"{topic!r} has a function already", "give each topic one function")
             job = self._functions[topic] = JobFunction(
@@ -151,6 +164,54 @@ class App:
             return function
 
         return decorate
+
+    def cron(self, expression: str, *, tz: str = "UTC", **options: Unpack[ScheduleOptions]) -> Callable[[F], F]:
+        """Decorate the function of a job, or a plain function, to submit it at the times of a cron expression.
+
+        A plain function becomes a job whose topic is the name of the app, a dot, and the name of the function. The
+        expression has five fields, in the time zone `tz`; see docs/schedules.md for both changes to daylight-saving
+        time, and for the options: `name`, `overlap`, `catch_up`, `catch_up_max`, `jitter`, `paused`, `payload`,
+        `tenant`, `pool`, `priority`, `max_attempts`, `timeout`, `deadline`, `labels`.
+        """
+        return self._scheduled({"cron": expression, "tz": tz}, options)
+
+    def every(
+        self, interval: Duration | str, *, offset: Duration | str = 0, **options: Unpack[ScheduleOptions]
+    ) -> Callable[[F], F]:
+        """The same for an interval: seconds, a `timedelta`, or text such as 10m.
+
+        The due times are the multiples of the interval since 1970, moved by `offset`. So they do not drift, and a new
+        release of the app keeps them.
+        """
+        return self._scheduled({"every": interval, "offset": offset}, options)
+
+    def _scheduled(self, times: Mapping[str, Any], options: ScheduleOptions) -> Callable[[F], F]:
+        def decorate(function: F) -> F:
+            job = self._job_to_schedule(function)
+            schedule = declared_schedule(job.topic, job.parameters, job.retries, times, options)
+            key = schedule.spec.tenant, schedule.spec.name
+            if key in self._schedules:
+                raise BadInput(
+                    "name", f"there is a schedule {key[1]!r} already", "give each schedule a name= of its own"
+                )
+            if job.topic not in self._functions:
+                self._functions[job.topic] = job
+                _note(function, job)
+            self._schedules[key] = schedule
+            return function
+
+        return decorate
+
+    def _job_to_schedule(self, function: Callable[..., Any]) -> JobFunction:
+        """The job that the function runs in this app, or a new one with a topic of its own."""
+        if any(self._functions.get(each.topic) is each for each in getattr(function, _NOTE, ())):
+            return job_of_function(function)
+        parameters = _checked_parameters(function)
+        name = getattr(function, "__name__", type(function).__name__).strip("_")
+        topic = check_label("topic", f"{self.name}.{name}")
+        if topic in self._functions:
+            raise BadInput("topic", f"{topic!r} has a function already", "rename the function, or add @app.job(TOPIC)")
+        return JobFunction(topic, parameters, _awaited(function), scheduled=True)
 
     def workflow(self, name: str, **options: Unpack[FlowOptions]) -> Callable[[Callable[[Flow], Any]], Workflow]:
         """Decorate a function that defines a workflow, as `holdfast.plane.workflow` does, and add the workflow."""

@@ -2,6 +2,7 @@
 
 - The payload is an object, and its members are the arguments by name.
 - A function with one parameter also accepts any other payload, as the value of that parameter.
+- A function without parameters takes no payload.
 - A function whose first parameter is called `payload`, or is positional-only, gets the whole payload as that argument.
 
 Arguments are checked against the annotations when a job is submitted with its function, and again before it runs. Then
@@ -43,9 +44,13 @@ class Parameters:
     required: frozenset[str]
     whole: str | None  # the parameter for the whole payload; None: positional-only, or there is none
     wants_context: bool
+    empty: bool = False  # it takes no payload
 
     def call_arguments(self, payload: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments for a payload, or `BadInput` that names the parameter."""
+        if self.empty:
+            self._check_empty(payload)
+            return (), {}
         if self.named:
             return (), self._parsed(_members(payload))
         value = payload[self.whole] if self._is_member(payload) else payload
@@ -59,6 +64,9 @@ class Parameters:
         """
         if positional and members:
             raise BadInput("payload", "was given besides arguments by name", "give one of the two")
+        if self.empty:
+            self._check_empty(positional[0] if positional else dict(members))
+            return None
         if not self.named:
             if members and (list(members) != [self.whole] or self.whole is None):
                 known = "one positional argument" if self.whole is None else f"{self.whole}= alone"
@@ -71,6 +79,10 @@ class Parameters:
         given = _members(positional[0]) if positional else members
         checked = self._parsed(given)
         return {name: self._dumped(name, value) if name in self._types else value for name, value in checked.items()}
+
+    def _check_empty(self, payload: Any) -> None:
+        if payload is not None and payload != {}:
+            raise BadInput(PAYLOAD, f"is not empty, and {self.name} takes none", "leave it out")
 
     def _is_member(self, payload: Any) -> bool:
         """Whether a payload is an object with the only parameter as its only member."""
@@ -168,6 +180,8 @@ def parameters_of(function: object) -> Parameters:
     wants_context = context is not None and context.kind not in _GATHERED
     bound = function.keywords if isinstance(function, partial) else ()
     plain = [each for each in parameters.values() if each.kind not in _GATHERED and each.name not in bound]
+    if not plain and not parameters:
+        return Parameters(function, (), frozenset(), None, wants_context, empty=True)
     if not plain:
         raise BadInput("function", f"{name} takes no payload", "write def f(payload) or def f(ctx, payload)")
     first, *others = plain

@@ -26,6 +26,7 @@ from holdfast.web.routes import health, plane, resources, status
 from holdfast.web.routes import jobs as routes_jobs
 from holdfast.web.routes import policy as routes_policy
 from holdfast.web.routes import runs as routes_runs
+from holdfast.web.routes import schedules as routes_schedules
 from holdfast.web.routes.job_stream import OpenStreams
 from holdfast.web.schemas.plane import ProblemShown
 from holdfast.web.status_cache import StatusCache
@@ -36,7 +37,7 @@ API_VERSION: Final = "1"
 ROUTERS: Final = (
     *(routes_jobs.router, routes_jobs.letters, plane.router),
     *(resources.router, status.router, routes_findings.router, routes_policy.router),
-    *(routes_runs.workflows, routes_runs.router, routes_runs.approvals),
+    *(routes_runs.workflows, routes_runs.router, routes_runs.approvals, routes_schedules.router),
 )
 
 

@@ -63,11 +63,17 @@ OWN: Final[Mapping[str, Mapping[int, str]]] = {
     "acquire": {409: "It is held, or a writer waits for it: retry after `Retry-After`."},
     "renew": {409: "The token is not that of a current holder."},
     "release": {409: "The token is not that of a current holder."},
+    "schedule": {404: "There is no such schedule."},
+    "put_schedule": {409: "An app declares it, or it exists and `replace` is false."},
+    "delete_schedule": {404: "There is no such schedule.", 409: "An app declares it."},
+    "pause_schedule": {404: "There is no such schedule."},
+    "resume_schedule": {404: "There is no such schedule."},
+    "run_schedule": {404: "There is no such schedule.", 409: "The id was used for another job."},
     "healthz": {503: "The process does not work, and a restart would help: `reasons` says why."},
     "readyz": {503: "It cannot take work now: `parts` names the failing components."},
 }
 
-LOCATED: Final = frozenset({"submit", "retry", "retry_letter", "start_run", "rerun_run"})
+LOCATED: Final = frozenset({"submit", "retry", "retry_letter", "start_run", "rerun_run", "run_schedule"})
 """Operations whose success has a `Location` header."""
 
 RETRIED: Final[Mapping[str, bool]] = {"acquire": True, "approve": False, "reject": False}

@@ -21,6 +21,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "lock-not-owned": (409, "the token is not that of a current holder: the lock was lost or released"),
     "approval-conflict": (409, "this decision is not possible; `reason` says why"),
     "not-over": (409, "the run has not finished"),
+    "schedule-conflict": (409, "an app declares the schedule, or it exists and `replace` is false"),
     "policy-moved": (409, "the policy was changed in the meantime; read it again"),
     "too-large": (413, "the body is too large, or has too many values"),
     "unsupported-media-type": (415, "the body is not JSON"),

@@ -29,6 +29,7 @@ from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition
 from holdfast.plane.policy.model import PolicyConflict
+from holdfast.plane.schedules.model import ScheduleConflict
 from holdfast.plane.service.service import NotAllowed
 from holdfast.plane.service.workflows import RunNotFinished
 from holdfast.plane.workflows.core.problems import BadWorkflow, dotted
@@ -106,6 +107,7 @@ TABLE: Final[Mapping[type[errors.HoldfastError], ProblemRule]] = {
     InvalidTransition: ProblemRule(409, "invalid-transition"),
     ApprovalConflict: ProblemRule(409, "approval-conflict"),
     SelfApproval: ProblemRule(403, "self-approval-denied"),
+    ScheduleConflict: ProblemRule(409, "schedule-conflict"),
     RunNotFinished: ProblemRule(409, "not-over"),
     TooManyRuns: ProblemRule(429, "too-many-runs"),
     PolicyConflict: ProblemRule(409, "policy-moved"),

@@ -22,10 +22,12 @@ from holdfast.guards import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.guards.messages import Inbox, stamped
 from holdfast.guards.records import SqliteRecord
+from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db.open import open_database
+from holdfast.plane.schedules.store import Schedules
 from holdfast.testing import faults
 from support.fixtures.buses import Buses, Recorder, how, message, nothing_pending, on_nats
-from support.fixtures.scheduling import holds
+from support.fixtures.scheduling import Planes, holds
 from support.source_tree import PACKAGE, ROOT, modules
 
 HERE = "guard.noted"  # a point in ordinary code
@@ -51,6 +53,9 @@ BY_LIVES = {
     "plane.bus.",
     "plane.loop.",
 }
+
+
+BY_SCHEDULES = {"plane.schedule."}
 
 
 def of(prefixes: set[str]) -> set[str]:
@@ -118,7 +123,7 @@ def test_each_point_says_what_is_true_there_in_one_line_of_the_documentation() -
 
 def test_every_point_is_reached_by_a_test_that_says_so() -> None:
     named = BY_LEASES | BY_FILES | BY_REDIS | BY_ETCD | BY_NATS_LEASES | BY_GUARDS | BY_NATS | BY_POSTGRES | BY_LIVES
-    named |= BY_POSTGRES_LEASES
+    named |= BY_POSTGRES_LEASES | BY_SCHEDULES
     assert of(named) == set(POINTS)
 
 
@@ -303,6 +308,17 @@ async def test_every_point_of_postgres_is_reached(postgres_url: str) -> None:
         await database.write(lambda tx: tx.query("SELECT 1"))
         await database.close()
     all_reached(points, BY_POSTGRES)
+
+
+@pytest.mark.asyncio
+async def test_every_point_of_schedules_is_reached(sqlite_planes: Planes) -> None:
+    plane = await sqlite_planes.open()
+    approvals = Approvals(plane.database, plane.store, plane.locks)
+    schedules = Schedules(plane.database, approvals, plane.clock)
+    await schedules.prepare()
+    with recorded() as points:
+        assert await schedules.fire("default", "none") is None
+    all_reached(points, BY_SCHEDULES)
 
 
 @pytest.mark.asyncio

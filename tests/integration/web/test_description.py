@@ -20,6 +20,8 @@ from holdfast.plane.loops.leader_document import Document
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import PartHealth, State
+from holdfast.plane.schedules.declaration import DeclaredSchedule
+from holdfast.plane.schedules.model import made_spec
 from holdfast.plane.service.service import SNAPSHOT
 from holdfast.plane.workflows.core.run import CheckRun, JobEnded
 from holdfast.plane.workflows.engine import WorkflowEngine
@@ -105,6 +107,7 @@ async def broken(stage: Stage, seen: Seen) -> None:
         "renew": {"resource": "r", "token": "t"},
         "release": {"resource": "r", "token": "t"},
         "take_away": {"resource": "r", "reason": "x"},
+        "put_schedule": {"topic": "a", "every": 60},
     }
     async with noting(app, seen) as client:
         for name, method, url in operations():
@@ -214,6 +217,24 @@ async def flows(stage: Stage, client: httpx.AsyncClient) -> None:
     await client.post("/runs/a2/cancel")
 
 
+async def schedules(stage: Stage, client: httpx.AsyncClient) -> None:
+    asked = {"topic": "sum", "every": 60}
+    for body in (asked, asked, {**asked, "every": 90, "replace": False}):
+        await client.put("/schedules/s", json=body)
+    for path in ("schedules", "schedules/s", "schedules/none"):
+        await client.get(f"/{path}")
+    for name in ("s", "none"):
+        for verb in ("pause", "resume", "run"):
+            await client.post(f"/schedules/{name}/{verb}")
+    for topic in ("sum", "sum", "other"):
+        await client.put("/schedules/s", json={"topic": topic, "every": 60})
+        await client.post("/schedules/s/run", json={"id": "my-run"})
+    spec = made_spec("declared", "sum", every=60)
+    await stage.service.schedules.store.declare("app", [DeclaredSchedule(spec)])
+    for name in ("s", "s", "declared"):
+        await client.delete(f"/schedules/{name}")
+
+
 @pytest.mark.asyncio
 async def test_every_answer_that_is_described_can_be_had(tmp_path: Path) -> None:
     seen: Seen = set()
@@ -223,6 +244,7 @@ async def test_every_answer_that_is_described_can_be_had(tmp_path: Path) -> None
             await plane(stage, client)
             await resources(client)
             await flows(stage, client)
+            await schedules(stage, client)
         async with noting(stage.app, seen, "blue") as bound:
             await bound.get("/tenants/red/limits")
         await refused_at_the_door(stage, seen)

@@ -14,6 +14,11 @@ from holdfast.web.app import description
 
 BEFORE = Path(__file__).with_name("openapi_5c10011.json")
 
+SCHEDULE_SCHEMAS = (
+    *("CatchUp", "Overlap", "PauseSchedule", "PutSchedule", "RunSchedule", "SchedulePageShown", "ScheduleShown"),
+    "ScheduleState",
+)
+
 ADDED = frozenset(
     {
         *("/paths//api/v1/findings", "/components/schemas/FindingsShown", "/components/schemas/FindingShown"),
@@ -34,6 +39,11 @@ ADDED = frozenset(
         "/components/schemas/PolicyShown/properties/busy_jitter",
         "/components/schemas/PolicyShown/required/busy_jitter",
         "/components/schemas/ProgressShown",
+        *(f"/components/schemas/{name}" for name in SCHEDULE_SCHEMAS),
+        *(
+            f"/paths//api/v1/schedules{rest}"
+            for rest in ("", "/{name}", "/{name}/pause", "/{name}/resume", "/{name}/run")
+        ),
         "/components/schemas/StatusShown/properties/retried",
         "/components/schemas/SwitchJitter",
         "/components/schemas/WaitCode",

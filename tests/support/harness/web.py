@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -30,6 +30,8 @@ from holdfast.plane.jobs.store import JobStore, Writing
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
+from holdfast.plane.schedules.store import Schedules
+from holdfast.plane.service.schedules import ScheduleService
 from holdfast.plane.service.service import Caller, Service, ServiceParts
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.workflows.definitions import Definitions
@@ -121,7 +123,10 @@ async def service_at(
             await approvals.prepare()
             flows = RunService(runs, approvals, bus)
             workers = Workers(database, clock)
-            service = Service(ServiceParts(database, bus, locks, store, workers, approvals=approvals, flows=flows))
+            schedules = Schedules(database, approvals, clock)
+            await schedules.prepare()
+            parts = ServiceParts(database, bus, locks, store, workers, approvals=approvals, flows=flows)
+            service = Service(replace(parts, schedules=ScheduleService(schedules)))
             await service.resources.prepare()
             yield service
     finally:

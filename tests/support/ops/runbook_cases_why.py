@@ -10,7 +10,7 @@ from holdfast.ops.runbooks.evidence.servers import ClockFact, DiskSpace, RoomFac
 from holdfast.ops.runbooks.evidence.work import FleetFact, MissingLeases, WorkFact
 from holdfast.ops.runbooks.examples import AT_NS, SERVED, everything, hanging, held_lock, live_worker, policy
 from holdfast.ops.runbooks.model import Fact
-from holdfast.plane.service.overview import OpenApproval, OpenLetter, PlaneOverview, WaitingJob
+from holdfast.plane.service.overview import OpenApproval, OpenLetter, PlaneOverview, WaitingJob, WaitingSchedule
 from support.ops.runbook_facts import Facts, Told
 
 WHY_WELL: Facts = everything()
@@ -158,6 +158,11 @@ WHYS = {
         everything(work=_overview(waiting=(_waits(age=29.0),))),
         work=_overview(waiting=(_waits(),)),
     ),
+    "schedules late": _case(
+        "nightly of acme should have submitted its job",
+        everything(work=_overview(late_schedules=(WaitingSchedule("nightly", "acme", 60.0),))),
+        work=_overview(late_schedules=(WaitingSchedule("nightly", "acme", 61.0),)),
+    ),
     "stale jobs": _case("3 RUNNING", debt=DebtFact((), (), {"RUNNING": 3})),
     "fallbacks": _case("0.2 fallbacks per second", policy=policy(rate=0.2)),
     "approvals wait long": _case(
@@ -174,6 +179,11 @@ WHYS = {
     "tenant at its limit": _case("waits for its own limit", everything(debt=_FULL), debt=_LIMITED),
     "workers gone": _case("w-7:1", workers=_fleet(age=72.0)),
     "a job died": _case("1 job of topic", everything(work=_letter("fatal", 3)), work=_letter("fatal")),
+    "schedules paused": _case(
+        "ann paused nightly of acme 1.0 d ago (incident 7)",
+        everything(work=_overview(paused_schedules=(WaitingSchedule("nightly", "acme", 86_399.0, "ann"),))),
+        work=_overview(paused_schedules=(WaitingSchedule("nightly", "acme", 86_400.0, "ann", "incident 7"),)),
+    ),
     "approvals wait": _case(
         "1 approval waits",
         everything(work=_overview(approvals=(replace(_APPROVAL, age=59.0),))),

@@ -80,6 +80,8 @@ async def async_generator(payload: Any) -> AsyncIterator[Any]:
         (functools.partial(context_first, "bound"), 1, ("bound", 1)),
         (functools.partial(another_name, extra=4), 1, ("c", 1, 4)),
         (lambda payload, extra=5: (payload, extra), 1, (1, 5)),
+        (lambda: "none", None, "none"),
+        (lambda ctx: ctx, {}, "c"),
     ],
     ids=[
         *(
@@ -94,7 +96,7 @@ async def async_generator(payload: Any) -> AsyncIterator[Any]:
             "partial",
             "partial extra",
         ),
-        "payload and extra",
+        *("payload and extra", "no payload", "ctx alone"),
     ],
 )
 def test_a_function_gets_its_arguments_and_the_context_if_it_asks_for_it(
@@ -137,14 +139,12 @@ def test_what_is_to_be_awaited_is_known_as_such(function: Any) -> None:
         Stream(),
         Maker,
         3,
-        lambda: None,
-        lambda ctx: ctx,
         lambda payload, more: payload,
         lambda *payload: payload,
         lambda ctx, /, payload: payload,
     ],
     ids=[
-        *("generator", "async generator", "generating object", "class", "number", "no payload", "ctx alone"),
+        *("generator", "async generator", "generating object", "class", "number"),
         *("two", "gathered", "ctx by place"),
     ],
 )

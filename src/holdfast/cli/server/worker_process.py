@@ -28,6 +28,7 @@ from holdfast.plane.fleet.registry import check_free
 from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.audit_ledger import plane_ledger
 from holdfast.plane.process.components import TABLES, Components, open_components
+from holdfast.plane.process.declare_schedules import declaring
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import PartHealth, State, WorkerPart, worker_of, writes_needed
 from holdfast.plane.process.register_workflows import keep_workflows
@@ -144,6 +145,7 @@ class WorkerProcess:
         if self._name is not None:
             await check_free(components.workers, worker.name, this_owner(self._app.name), components.clock.now().wall)
         await keep_workflows(components.runs.definitions, self._app)
+        await stack.enter_async_context(declaring(components.schedules, self._app))
         await stack.enter_async_context(worker)
 
     def _ready(self, worker: Worker, probe: Probe | None) -> None:

@@ -13,6 +13,7 @@ _LATE: Final = frozenset(
     {
         *("HoldfastLoopLate", "HoldfastNoLeader", "HoldfastTakeoverBurn", "HoldfastRecoveryDebt"),
         *("HoldfastStaleJobsAccelerating", "HoldfastOrphansAccelerating", "HoldfastJobsWait", "HoldfastPoolFull"),
+        "HoldfastScheduleLate",
         *("HoldfastTakeoverLate", "HoldfastJobLockWaitAccelerating", "HoldfastAttemptsHang"),
     }
 )

@@ -41,6 +41,7 @@ _KEYS: Final = {
     "deadletter.cleanup": ("not-owned",),
     "workflow.reconciler": ("workflow-contention",),
     "workflow.delays": ("workflow-contention",),
+    "schedules": ("not-owned", "lock-debt"),
 }
 
 

@@ -12,11 +12,12 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from holdfast.errors import BadInput, Closed
 from holdfast.plane.client.blocking_resource_locks import BlockingResourceLock
 from holdfast.plane.client.request import UNSET, JobRequest
+from holdfast.plane.client.schedules import NewSchedule, ScheduleView
 from holdfast.plane.client.views import ApprovalView, JobUpdate, JobView, RunView
 from holdfast.plane.resources.model import TTL_S, ResourceMode
 from holdfast.types import Duration
@@ -204,6 +205,38 @@ class BlockingClient:
     def reject(self, job: str, note: str = "") -> None:
         """Reject a job or a step, by the `job` of its approval."""
         self.run_here(self._client.reject(job, note))
+
+    # Schedules.
+
+    def schedule(
+        self, job: Callable[..., Any] | str, payload: Any = UNSET, /, **options: Unpack[NewSchedule]
+    ) -> ScheduleView:
+        """Create a schedule of a job, or change it. See `Client.schedule`."""
+        return self.run_here(self._client.schedule(job, payload, **options))
+
+    def schedules(self) -> list[ScheduleView]:
+        """All schedules, by tenant and name."""
+        return self.run_here(self._client.schedules())
+
+    def get_schedule(self, name: str) -> ScheduleView:
+        """One schedule with its next due times."""
+        return self.run_here(self._client.get_schedule(name))
+
+    def pause_schedule(self, name: str, reason: str = "") -> ScheduleView:
+        """Stop firing until `resume_schedule`."""
+        return self.run_here(self._client.pause_schedule(name, reason))
+
+    def resume_schedule(self, name: str) -> ScheduleView:
+        """Fire again, from the next due time on."""
+        return self.run_here(self._client.resume_schedule(name))
+
+    def run_schedule(self, name: str) -> BlockingJobHandle[Any]:
+        """Submit a job of the schedule now, besides its due times."""
+        return BlockingJobHandle(self, self.run_here(self._client.run_schedule(name)))
+
+    def delete_schedule(self, name: str) -> bool:
+        """Delete a schedule; its jobs stay. False: there is none."""
+        return self.run_here(self._client.delete_schedule(name))
 
     # For handles.
 

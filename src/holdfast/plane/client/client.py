@@ -30,11 +30,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, o
 from urllib.parse import urlsplit
 
 from holdfast.core import backoff
+from holdfast.core.ports import Entropy
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, Misconfigured, RowMissing
 from holdfast.plane.app import JobFunction
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import UNSET, JobRequest
 from holdfast.plane.client.resource_locks import ResourceLease, ResourceLock
+from holdfast.plane.client.schedules import ScheduleMethods, ScheduleTransport
 from holdfast.plane.client.transport import DatabaseTransport, Kind, RunStart, Transport
 from holdfast.plane.client.views import (
     ApprovalView,
@@ -150,8 +152,8 @@ class RunHandle:
         return f"<RunHandle {self.id!r}>"
 
 
-class Client:
-    """The jobs and runs of one plane. Belongs to one event loop."""
+class Client(ScheduleMethods):
+    """The jobs, runs and schedules of one plane. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -173,10 +175,10 @@ class Client:
         `leases` and `bus`: see the settings of the same names.
         """
         self._timeout_ns = duration_ns("timeout", timeout, low_ns=MS)
-        self._entropy = SystemEntropy()
+        self._entropy: Entropy = SystemEntropy()
         self._opened = False
         self._closed = False
-        owner = check_label("tenant", tenant) if tenant is not None else None
+        owner = self._default_tenant = check_label("tenant", tenant) if tenant is not None else None
         self._name = name or _this_user()
         self._transport = _transport(plane, token, owner, self._name, config, leases, bus)
         self.resources: set[ResourceLease] = set()  # held; released when the client closes
@@ -350,6 +352,14 @@ class Client:
         self._check_open()
         return await work(self._transport)
 
+    # Schedules: see also `ScheduleMethods`.
+
+    async def run_schedule(self, name: str) -> JobHandle[Any]:
+        """Submit a job of a schedule now, besides its due times, also if it is paused."""
+        identity = self._entropy.token()
+        job = await self.tried_on_schedules(lambda transport: transport.run_schedule(name, identity))
+        return JobHandle(self, job.id)
+
     # For handles.
 
     async def tried(self, work: Callable[[Transport], Awaitable[T]]) -> T:
@@ -367,6 +377,10 @@ class Client:
                     raise
             attempt += 1
             await asyncio.sleep(pause)
+
+    async def tried_on_schedules(self, work: Callable[[ScheduleTransport], Awaitable[T]]) -> T:
+        """See `tried`."""
+        return await self.tried(lambda transport: work(transport.schedules))
 
     async def ended(self, kind: Kind, item: str, timeout: Duration | None) -> None:
         """Return when a job or run has ended."""

@@ -29,11 +29,14 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.plane.approvals.rules import ApprovalVerdict
+from holdfast.plane.client.http_schedules import HttpSchedules
 from holdfast.plane.client.request import JobRequest
 from holdfast.plane.client.resource_locks import ResourceClaim
+from holdfast.plane.client.schedules import ScheduleTransport
 from holdfast.plane.client.transport import Kind, RunStart, Submitted
 from holdfast.plane.client.views import ApprovalView, JobProgress, JobUpdate, JobView, RunView, UpdatePage
 from holdfast.plane.model.caller import NotAllowed
+from holdfast.plane.schedules.model import ScheduleConflict
 from holdfast.plane.service.change_watcher import WATCHED_MAX, Sighting
 from holdfast.types import NS
 
@@ -211,7 +214,18 @@ class HttpTransport:
         tenant = {} if self._tenant is None else {"tenant": self._tenant}
         return {"resource": claim.resource, "token": claim.token, **tenant}
 
+    # Schedules.
+
+    @property
+    def schedules(self) -> ScheduleTransport:
+        """See `Transport`."""
+        return HttpSchedules(self.ask, self._tenant)
+
     # Requests.
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request. Returns the document of the answer."""
+        return (await self._ask(method, path, body))[1]
 
     async def _get(self, path: str) -> Any:
         return (await self._ask("GET", path))[1]
@@ -247,6 +261,8 @@ class HttpTransport:
             return NotOwner()
         if code == "lock-busy" and f"{_RESOURCES}/" in answer.request.url.path:  # elsewhere it is a lock of the plane
             return LockBusy(detail)
+        if code == "schedule-conflict":
+            return ScheduleConflict(detail)
         if code in _ALLOWED:
             return NotAllowed(detail)
         if code == "outcome-unknown":

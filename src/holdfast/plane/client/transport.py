@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import JobRequest
 from holdfast.plane.client.resource_locks import ResourceClaim
+from holdfast.plane.client.schedules import ScheduleTransport, ServiceSchedules
 from holdfast.plane.client.views import ApprovalView, JobProgress, JobUpdate, JobView, RunView, UpdatePage
 from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.service.change_watcher import Sighting
@@ -41,6 +42,11 @@ class RunStart:
 
 class Transport(Protocol):
     """The operations that a client needs. Each can be repeated after an unknown outcome."""
+
+    @property
+    def schedules(self) -> ScheduleTransport:
+        """Those for schedules."""
+        ...
 
     async def open(self) -> None:
         """Connect."""
@@ -137,6 +143,11 @@ class DatabaseTransport:
     def _open(self) -> Components:
         assert self._components is not None  # noqa: S101 - the client opens its transport first
         return self._components
+
+    @property
+    def schedules(self) -> ScheduleTransport:
+        """See `Transport`."""
+        return ServiceSchedules(self._open.service.schedules, self._caller, self._tenant)
 
     async def submit(self, requests: Sequence[JobRequest[Any]]) -> list[Submitted]:
         """See `Transport`."""

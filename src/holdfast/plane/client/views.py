@@ -36,12 +36,12 @@ class JobProgress:
     @classmethod
     def of(cls, progress: Progress) -> JobProgress:
         """From the database."""
-        return cls(_moment(progress.at_ns), progress.fraction, progress.note, progress.attempt)
+        return cls(moment(progress.at_ns), progress.fraction, progress.note, progress.attempt)
 
     @classmethod
     def parsed(cls, document: Mapping[str, Any]) -> JobProgress:
         """From the API."""
-        return cls(_time(document["at"]), document["fraction"], document["note"], document["attempt"])
+        return cls(parsed_time(document["at"]), document["fraction"], document["note"], document["attempt"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class JobView:
             *(job.payload, job.result, job.reason, job.code, None if waiting is None else waiting.text),
             None if progress is None else JobProgress.of(progress),
             dict(job.labels),
-            *(_moment(job.created_ns), _moment(job.updated_ns)),
+            *(moment(job.created_ns), moment(job.updated_ns)),
         )
 
     @classmethod
@@ -91,7 +91,7 @@ class JobView:
             *(document["reason"], document["code"], None if waiting is None else waiting["text"]),
             None if told is None else JobProgress.parsed(told),
             document["labels"],
-            *(_time(document["created_at"]), _time(document["updated_at"])),
+            *(parsed_time(document["created_at"]), parsed_time(document["updated_at"])),
         )
 
 
@@ -123,12 +123,12 @@ class JobUpdate:
         """From the database."""
         if isinstance(entry, EmittedValue):
             return cls(
-                *(job, _moment(entry.at_ns), JobState.RUNNING, entry.attempt, None),
+                *(job, moment(entry.at_ns), JobState.RUNNING, entry.attempt, None),
                 kind=UpdateKind.VALUE,
                 value=entry.value,
                 number=entry.number,
             )
-        return cls(job, _moment(entry.at_ns), entry.after, entry.attempt, entry.reason, traceback=entry.traceback)
+        return cls(job, moment(entry.at_ns), entry.after, entry.attempt, entry.reason, traceback=entry.traceback)
 
     @classmethod
     def about(cls, job: str, progress: JobProgress) -> JobUpdate:
@@ -140,7 +140,7 @@ class JobUpdate:
     def parsed(cls, job: str, document: Mapping[str, Any]) -> JobUpdate:
         """From the API."""
         return cls(
-            *(job, _time(document["at"]), JobState(document["state"]), document["attempt"], document["reason"]),
+            *(job, parsed_time(document["at"]), JobState(document["state"]), document["attempt"], document["reason"]),
             traceback=document["traceback"],
             kind=UpdateKind(document["kind"]),
             value=document["value"],
@@ -269,9 +269,11 @@ class SubmitRefused(HoldfastError):
         self.answers = answers
 
 
-def _moment(wall_ns: int) -> datetime:
+def moment(wall_ns: int) -> datetime:
+    """A time of the database."""
     return datetime.fromtimestamp(min(wall_ns, _LAST_NS) / NS, UTC)
 
 
-def _time(text: str) -> datetime:
+def parsed_time(text: str) -> datetime:
+    """A time of the API."""
     return datetime.fromisoformat(text)

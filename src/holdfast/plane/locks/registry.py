@@ -322,6 +322,18 @@ WORKFLOW_DELAYS: Final = LockFamily(
     per_interval=2.0,
 )
 
+SCHEDULES: Final = LockFamily(
+    name="schedules",
+    pattern="holdfast:schedules:default",
+    scope=Scope.LOOP,
+    ttl=10.0,
+    release=Release.SHUTDOWN,
+    on_busy="skip the tick",
+    on_error="skip the tick",
+    used_by="holdfast.plane.maintenance.schedule_loop",
+    per_interval=2.0,
+)
+
 FAMILIES: Final[Mapping[str, LockFamily]] = {
     family.name: family
     for family in (
@@ -335,6 +347,7 @@ FAMILIES: Final[Mapping[str, LockFamily]] = {
         DEAD_LETTER_CLEANUP,
         WORKFLOW_RECONCILER,
         WORKFLOW_DELAYS,
+        SCHEDULES,
     )
 }
 

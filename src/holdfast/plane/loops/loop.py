@@ -14,6 +14,9 @@ crash within the TTL of the family and one interval. Rotating: the lock is held 
 goes first. The time between two ticks is then at most one interval and a fifth, for one replica as for many; after a
 crash, what is left of the window comes on top.
 
+A tick may request the next one earlier (`Tick.again_in`), for work with a known time; such ticks come between those of
+the grid.
+
 Does not promise that a tick which never awaits is stopped: what it writes has to carry the fence of the tick's lease.
 
 Clock: the monotonic clock that is passed in decides when to tick; waiting is the event loop's.
@@ -41,6 +44,7 @@ from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import MS, NS, Duration, check_label, duration_ns
 
 GRACE: Final = 10.0
+AGAIN_MIN_NS: Final = 20 * MS  # between the end of a tick and a requested one
 INTERVAL_MIN_NS: Final = 25 * MS  # half of the shortest lease
 INTERVAL_MAX_NS: Final = 86_400 * NS
 
@@ -51,11 +55,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One tick: its lease, and whether it should continue."""
+    """One tick: its lease, whether it should continue, and when the next one is needed."""
 
     lease: Lease
     number: int = 0  # its number on the grid of this leadership; 0: the first
     stopping: Callable[[], bool] = lambda: False
+    again_in: Callable[[int], None] = lambda _ns: None
+    """Request a tick after that many nanoseconds, if the grid has none before. It does not move the grid."""
 
     @property
     def fence(self) -> int:
@@ -142,6 +148,7 @@ class Loop:
         self._stopped: asyncio.Task[bool] | None = None  # done when the loop is to stop
         self._main: asyncio.Task[None] | None = None
         self._working: asyncio.Task[None] | None = None
+        self._again_ns: int | None = None  # until a tick that the last one has requested
 
     def statistics(self) -> LoopStatistics:
         """Counts since the beginning, and whether this replica leads."""
@@ -240,8 +247,12 @@ class Loop:
         began, number = self._clock.now().mono, 0
         while not self._stop.is_set() and await self._tick(lease, number):
             now = self._clock.now().mono
-            number, at_ns, missed = self._cadence.next_due(began, number, now, self._draw)
-            self._count(late=missed)
+            coming, at_ns, missed = self._cadence.next_due(began, number, now, self._draw)
+            if self._again_ns is not None and now + self._again_ns < at_ns:
+                at_ns = now + self._again_ns
+            else:
+                number = coming
+                self._count(late=missed)
             window_ns = self._leadership.window_ns(lease)
             if window_ns is not None and at_ns - now >= window_ns:
                 return self._leadership.over_ns(lease)
@@ -255,7 +266,8 @@ class Loop:
     async def _tick(self, lease: Lease, number: int) -> bool:
         """Run the work once. False: the lease is lost, and the work was cancelled if it had not ended."""
         began = self._clock.now().mono
-        tick = Tick(lease, number, self._stop.is_set)
+        self._again_ns = None
+        tick = Tick(lease, number, self._stop.is_set, self._again_in)
         work = self._working = asyncio.create_task(_awaited(self._tick_work, tick), name=f"tick of {self.name}")
         loss = asyncio.create_task(self._leadership.lost(lease), name=f"lease of {self.name}")
         try:
@@ -317,6 +329,9 @@ class Loop:
             task.cancel()
             await asyncio.wait({task})
         return None if task.cancelled() else task.result()
+
+    def _again_in(self, ns: int) -> None:
+        self._again_ns = max(AGAIN_MIN_NS, ns)
 
     def _count(self, **more: int) -> None:
         self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()})

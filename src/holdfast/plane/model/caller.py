@@ -37,6 +37,12 @@ class Caller:
             raise NotAllowed("you may look at one tenant only, and this is another")
         return self.tenant if tenant is None else tenant
 
+    def own(self, tenant: str | None) -> str:
+        """The tenant on whose behalf the caller acts, when it named this one; or `NotAllowed`."""
+        if tenant is not None and not self.sees(tenant):
+            raise NotAllowed("you may act only for your own tenant")
+        return tenant or self.tenant or "default"
+
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):

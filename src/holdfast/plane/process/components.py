@@ -36,6 +36,9 @@ from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN,
 from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA
 from holdfast.plane.policy.runtime import PolicyRuntime
 from holdfast.plane.resources.locks import RESOURCE_SCHEMAS
+from holdfast.plane.schedules.store import SCHEMA as SCHEDULE_SCHEMA
+from holdfast.plane.schedules.store import Schedules
+from holdfast.plane.service.schedules import ScheduleService
 from holdfast.plane.service.service import Service, ServiceParts
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.key_prefix import check_keys, switch_keys
@@ -58,7 +61,8 @@ PREPARED: Final = "prepared"  # no job has this id; every role may acquire the l
 _NO_LEASES: Final = "memory://"  # a read-only process acquires no lease, and must not need the lease store
 
 TABLES: Final = (
-    *("schema", "bus_schema", *RESOURCE_SCHEMAS, "policy_schema", "run_schema", "approval_schema", SIGNAL_SCHEMA),
+    *("schema", "bus_schema", *RESOURCE_SCHEMAS, "policy_schema", "run_schema", "approval_schema"),
+    *(SIGNAL_SCHEMA, SCHEDULE_SCHEMA),
 )
 
 
@@ -82,6 +86,11 @@ class Components:
     prepare: Callable[[], Awaitable[None]]
     """Makes tables where they are missing, and begins to follow the policy. Once it has succeeded, it does nothing."""
     audit: Audit | None = None
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules."""
+        return self.service.schedules.store
 
 
 @asynccontextmanager
@@ -213,6 +222,7 @@ def _build_parts(
         *(database, bus, locks, store, workers),
         approvals=approvals,
         flows=flows,
+        schedules=ScheduleService(Schedules(database, approvals, clock)),
         policing=policing,
         audit=audit,
         families=families,
@@ -255,6 +265,7 @@ class _Preparation:
         await parts.policing.begin(apply_files=serving)  # before this process takes a lock
         await parts.runs.prepare()
         await parts.approvals.prepare()
+        await parts.service.schedules.store.prepare()
         # Not at the first signal: a process that opens a plane as its owner has then created all tables.
         await prepare(parts.database, SIGNAL_SCHEMA)
         if serving:

@@ -28,6 +28,7 @@ from holdfast.plane.maintenance.reconciler import Reconciler
 from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.maintenance.retention import CleanupStatistics
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
+from holdfast.plane.maintenance.schedule_loop import ScheduleLoop
 from holdfast.plane.maintenance.timers import Delays
 from holdfast.plane.scheduler.fast_path import FastPath
 from holdfast.plane.scheduler.placement import Placement
@@ -186,6 +187,11 @@ def of_replayer(replayer: Replayer, placement: Placement) -> Iterator[Reading]:
     yield of_job_locks(placement.lock_statistics, "replayer")
 
 
+def of_schedules(loop: ScheduleLoop) -> Iterator[Reading]:
+    """Jobs that were submitted at due times, and due times without a job."""
+    yield Reading("schedules", flat(loop.statistics()))
+
+
 def of_cleanup(statistics: CleanupStatistics) -> Iterator[Reading]:
     """What was forgotten."""
     yield Reading("cleanup", {"forgotten": asdict(statistics)})
@@ -248,6 +254,8 @@ def of_overview(found: PlaneOverview) -> Reading:
             "recent_letters": {**dict.fromkeys(map(str, JobCode), 0), **Counter(each.code for each in found.letters)},
             "approvals": len(found.approvals),
             "oldest_approval_ns": round(found.approvals[0].age * NS) if found.approvals else 0,
+            "late_schedule_ns": round(found.late_schedules[0].age * NS) if found.late_schedules else 0,
+            "paused_schedules": len(found.paused_schedules),
             "ahead_ns": max(ahead, default=0),
             "silent": sum(each.worker in found.silent for each in found.workers),
         },

@@ -21,6 +21,7 @@ from holdfast.plane.locks.registry import (
     RECONCILER,
     REPLAYER,
     SCHEDULER_JOB,
+    SCHEDULES,
     SNAPSHOT_WRITER,
     WORKER_JOB,
 )
@@ -28,6 +29,7 @@ from holdfast.plane.loops.loop import Loop
 from holdfast.plane.maintenance.reconciler import Reconciler
 from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_approvals
+from holdfast.plane.maintenance.schedule_loop import ScheduleLoop
 from holdfast.plane.maintenance.worker_snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.components import Components
@@ -256,6 +258,12 @@ def loop_part(components: Components, name: str) -> LoopPart:
         snapshots = Snapshots(components.database, components.clock, components.audit, family)
         writer = SnapshotWriter(components.workers, snapshots, locks, components.clock)
         return LoopPart(writer.loop(interval=settings.snapshot.interval, **how))
+    if name == "schedules":
+        schedule_loop = ScheduleLoop(components.schedules, locks)
+        loop = schedule_loop.loop(
+            family=family_in_effect(settings, SCHEDULES), interval=settings.schedules.interval, **how
+        )
+        return LoopPart(loop, partial(readings.of_schedules, schedule_loop))
     flows = (finished_runs, old_approvals)
     cleanup = Cleanup(
         components.database,

@@ -38,6 +38,7 @@ from holdfast.plane.app import App
 from holdfast.plane.db.migrations import outgrown
 from holdfast.plane.db.ports import Audit
 from holdfast.plane.process.components import TABLES, Components, open_components
+from holdfast.plane.process.declare_schedules import declaring
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import Part, PartHealth, SchedulerPart, State, WorkerPart, loop_part, writes_needed
 from holdfast.plane.process.register_workflows import keep_workflows
@@ -50,8 +51,9 @@ from holdfast.plane.settings.settings import Settings
 API: Final = "api"
 WORKER: Final = "worker"
 ENGINE: Final = "engine"
+SCHEDULES: Final = "schedules"
 FLOW_LOOPS: Final = ("runs", "delays")
-LOOPS: Final = ("snapshot", "reconciler", "replayer", "cleanup", *FLOW_LOOPS)
+LOOPS: Final = ("snapshot", "reconciler", "replayer", "cleanup", SCHEDULES, *FLOW_LOOPS)
 PARTS: Final = (*LOOPS, "scheduler", ENGINE, WORKER, API)
 """All parts, in the order in which they start."""
 
@@ -163,6 +165,7 @@ class Plane:
             await stores_ready(self.components, CHECKED if set(self.names) - {API} else (DATABASE,))
             if self._app is not None:
                 await keep_workflows(self.components.runs.definitions, self._app)
+                await self._stack.enter_async_context(declaring(self.components.schedules, self._app))
             self.process_health.begun = True
             for name in self.names:
                 if name != API:

@@ -33,6 +33,7 @@ from typing import Any, Final
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import Closed, HoldfastError, LockBusy, NotOwner, Timeout
 from holdfast.flows.log import log_event
+from holdfast.plane.db.database_clock import database_now
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql
@@ -65,7 +66,6 @@ UNDO_S: Final = 5.0  # time limit of an undo; after that the grant expires
 
 _SLOT: Final = sql("resource_slot")
 _HOLD: Final = {"sqlite": _SLOT, "postgres": f"{_SLOT} FOR UPDATE"}
-_NOW: Final = sql("resource_now_postgres")
 _FENCE: Final = sql("resource_fence")
 _HOLDERS: Final = sql("resource_holders")
 _GRANT: Final = sql("resource_grant")
@@ -170,7 +170,7 @@ class ResourceLocks:
         name, key = named(tenant, resource)
 
         async def work(tx: Tx) -> list[ResourceHolder]:
-            now_ns = await self._now(tx)
+            now_ns = await database_now(tx, self._clock)
             rows = await tx.query(_HOLDERS, {"tenant": name, "resource": key, "now_ns": now_ns})
             return [holder_of(row, now_ns) for row in rows]
 
@@ -198,7 +198,7 @@ class ResourceLocks:
         statement = _LIST_ALL if tenant is None else _LIST_TENANT
 
         async def work(tx: Tx) -> list[ResourceHolder]:
-            now_ns = await self._now(tx)
+            now_ns = await database_now(tx, self._clock)
             return [holder_of(row, now_ns) for row in await tx.query(statement, {**where, "now_ns": now_ns})]
 
         return await self._database.read(work)
@@ -206,7 +206,7 @@ class ResourceLocks:
     async def lock_slot(self, tx: Tx, slot: int) -> tuple[int, int]:
         """As part of a transaction, lock a slot. Returns the current time and the newest fence of the slot."""
         rows = await tx.query(_HOLD[tx.dialect], {"slot": slot})
-        return await self._now(tx), rows[0]["fence"]
+        return await database_now(tx, self._clock), rows[0]["fence"]
 
     # One transaction.
 
@@ -255,11 +255,6 @@ class ResourceLocks:
         where = {"tenant": request.tenant, "resource": request.resource, "token": request.digest}
         rows = await tx.query(_RENEW, {**where, "now_ns": now_ns, "expires_ns": now_ns + request.ttl_ns})
         return ResourceGrant(holder_of(rows[0], now_ns), request.token, fresh=False)
-
-    async def _now(self, tx: Tx) -> int:
-        if tx.dialect == "postgres":
-            return int((await tx.query(_NOW))[0]["now_ns"])
-        return self._clock.now().wall
 
     # Requests and waits.
 

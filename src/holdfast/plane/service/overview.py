@@ -1,4 +1,4 @@
-"""What a plane has to do and who does it, read in one view: queues, attempts, workers, dead letters and approvals.
+"""The work of a plane in one view: queues, attempts, workers, dead letters, approvals and late schedules.
 
     found = await Overview(database, workers, clock).read()
 
@@ -28,6 +28,7 @@ WAITING_MAX: Final = 1000
 ATTEMPTS_MAX: Final = 1000
 LETTERS_MAX: Final = 1000
 APPROVALS_MAX: Final = 1000
+SCHEDULES_MAX: Final = 1000
 LETTERS_NS: Final = 900 * NS
 """Dead letters that are older are no news."""
 
@@ -57,6 +58,8 @@ _USUAL: Final = sql("overview_newest")
 _LETTERS: Final = sql("overview_dead_letters")
 _LETTERS_LEFT: Final = sql("status_dead")
 _APPROVALS: Final = sql("overview_approvals")
+_LATE: Final = sql("overview_late_schedules")
+_PAUSED: Final = sql("overview_paused_schedules")
 _POOLS: Final = sql("pool_list")
 
 
@@ -124,6 +127,17 @@ class OpenApproval:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingSchedule:
+    """A schedule that is late, or paused."""
+
+    name: str
+    tenant: str
+    age: float  # seconds since its job should have been submitted, or since it was paused
+    by: str | None = None  # who has paused it
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PlaneOverview:
     """The plane at one moment."""
 
@@ -136,6 +150,8 @@ class PlaneOverview:
     letters: Sequence[OpenLetter] = ()  # the newest first
     letters_left: int = 0  # all that were not tried again
     approvals: Sequence[OpenApproval] = ()  # the oldest first
+    late_schedules: Sequence[WaitingSchedule] = ()  # the latest first
+    paused_schedules: Sequence[WaitingSchedule] = ()  # the first paused first
     workers: Sequence[Heartbeat] = ()
     live: frozenset[str] = frozenset()  # workers
     view: View = field(default_factory=View)
@@ -229,6 +245,17 @@ class Overview:
                 letters=[_letter(row, now_ns) for row in letters],
                 letters_left=sum(row["letters"] for row in await tx.query(_LETTERS_LEFT)),
                 approvals=[_approval(row, now_ns) for row in await tx.query(_APPROVALS, {"most": APPROVALS_MAX})],
+                late_schedules=[
+                    WaitingSchedule(row["name"], row["tenant"], _age(now_ns, row["submit_ns"]))
+                    for row in await tx.query(_LATE, {"before_ns": now_ns, "most": SCHEDULES_MAX})
+                ],
+                paused_schedules=[
+                    WaitingSchedule(
+                        *(row["name"], row["tenant"], _age(now_ns, row["paused_ns"])),
+                        *(row["paused_by"], row["paused_reason"]),
+                    )
+                    for row in await tx.query(_PAUSED, {"most": SCHEDULES_MAX})
+                ],
                 workers=heartbeats,
                 live=frozenset(each.worker for each in live),
                 view=view,

@@ -64,6 +64,7 @@ from holdfast.plane.scheduler.fast_path import FastPath
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.service.change_watcher import ChangeWatcher
 from holdfast.plane.service.policy import PolicyService
+from holdfast.plane.service.schedules import ScheduleService
 from holdfast.plane.service.status import JobCounts, StatusEntry, StatusQueries
 from holdfast.plane.service.submission import Answer, SubmissionService
 from holdfast.plane.service.timelines import TimelinePage, timeline_page
@@ -121,6 +122,7 @@ class ServiceParts:
     pools: Mapping[str, str] = field(default_factory=dict)  # by topic, where it is configured
     approvals: Approvals | None = None  # None: no job needs approval
     flows: RunService | None = None  # None: no workflows
+    schedules: ScheduleService | None = None  # None: no schedules
     policing: PolicyRuntime | None = None  # in a process of the plane
     audit: Audit | None = None  # None: no audit ledger
     families: Mapping[str, LockFamily] = field(default_factory=lambda: FAMILIES)  # with the keys and times in effect
@@ -165,6 +167,13 @@ class Service:
                 "open the plane with `open_components`",
             )
         return self.parts.flows
+
+    @property
+    def schedules(self) -> ScheduleService:
+        """The schedules."""
+        if self.parts.schedules is None:
+            raise BadInput("schedules", "there are none here", "open the plane as a whole")
+        return self.parts.schedules
 
     # Jobs.
 

@@ -27,6 +27,7 @@ from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, Not
 from holdfast.plane.model.job_states import InvalidTransition, JobQueue
 from holdfast.plane.model.records import DEFAULT_POOL, ID_CHARS_MAX, Job, Submission, check_name, check_text
 from holdfast.plane.scheduler.fast_path import FastPath
+from holdfast.plane.schedules.model import is_due_id
 from holdfast.plane.workflows.core.run import is_attempt_id
 
 Answer: TypeAlias = tuple[Job, bool] | HoldfastError
@@ -156,7 +157,7 @@ def _checked(caller: Caller, wanted: Submission, pool: str | None, own: Mapping[
     if not caller.sees(wanted.tenant):
         raise NotAllowed("you may submit jobs only for your own tenant")
     wanted.check()
-    _check_not_reserved(wanted)
+    check_not_reserved(wanted)
     if wanted.trace:
         check_text("trace", wanted.trace, TRACE_CHARS_MAX)
     if len(wanted.labels) > LABELS_MAX:
@@ -174,9 +175,12 @@ def _checked(caller: Caller, wanted: Submission, pool: str | None, own: Mapping[
     return wanted if wanted.submitted_by else wanted.by(caller.name)  # a requester may not approve it
 
 
-def _check_not_reserved(wanted: Submission) -> None:
-    """Refuse ids and keys of run jobs: a caller that used them first would make another caller's run fail."""
+def check_not_reserved(wanted: Submission) -> None:
+    """Refuse ids and keys of step jobs and scheduled jobs: a caller could make those fail."""
     for name, value in (("id", wanted.id), ("idempotency_key", wanted.idempotency_key)):
+        if value is not None and is_due_id(value):
+            fix = "choose another; schedule:TENANT:NAME@TIME is for the jobs of schedules"
+            raise BadInput(name, f"{value!r:.60} is reserved", fix)
         if value is not None and is_attempt_id(value):
             fix = "do not end it with :NAME@NUMBER; that form is for the steps of workflow runs"
             raise BadInput(name, f"{value!r:.60} is reserved", fix)

@@ -46,6 +46,7 @@ LOOPS: Final = {
     "cleanup": families.DEAD_LETTER_CLEANUP,
     "runs": families.WORKFLOW_RECONCILER,
     "delays": families.WORKFLOW_DELAYS,
+    "schedules": families.SCHEDULES,
 }
 
 _ITEMS: Final = {

@@ -93,6 +93,16 @@ class DelaySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleSettings:
+    """The loop that submits the jobs of schedules. It also ticks at each due time."""
+
+    interval: float = key(5.0, Seconds(0.1, 600.0), "between two ticks; new schedules are noticed by the next one")
+    lead: str = lead()
+    renew_every: float | None = renew_every()
+    failures: int = failures()
+
+
+@dataclass(frozen=True, slots=True)
 class ApprovalSettings:
     """The jobs that need approval."""
 

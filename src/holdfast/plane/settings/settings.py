@@ -37,6 +37,7 @@ from holdfast.plane.settings.sections import (
     NameSettings,
     OtelSettings,
     RunSettings,
+    ScheduleSettings,
 )
 from holdfast.plane.settings.types import Amount, Choice, Flag, Modes, NameList, Seconds, SettingKind, Text, Url, Whole
 from holdfast.stores.registry import BUILT, DEFAULT_FILE, former_plane_file, state_directory
@@ -320,6 +321,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "engine": EngineSettings,
     "runs": RunSettings,
     "delays": DelaySettings,
+    "schedules": ScheduleSettings,
     "approvals": ApprovalSettings,
     "escalation": EscalationSettings,
     "exercise": ExerciseSettings,
@@ -376,6 +378,7 @@ class Settings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     runs: RunSettings = field(default_factory=RunSettings)
     delays: DelaySettings = field(default_factory=DelaySettings)
+    schedules: ScheduleSettings = field(default_factory=ScheduleSettings)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     escalation: EscalationSettings = field(default_factory=EscalationSettings)
     exercise: ExerciseSettings = field(default_factory=ExerciseSettings)

@@ -24,6 +24,7 @@ from holdfast.ops.alerts.thresholds import BLIP_S
 from holdfast.plane.db.sqlite.disk_space import ROOM_KEPT
 from holdfast.plane.jobs.rules import JobCode
 from holdfast.plane.process.plane import API
+from holdfast.plane.schedules.rules import GRACE_NS
 from holdfast.plane.service.overview import HUNG_NS, HUNG_TIMES
 from holdfast.types import NS
 
@@ -44,7 +45,7 @@ def causes(plan: AlertPlan) -> RuleGroup:
     """The rule group."""
     found = [*_servers(plan), *_host(plan)]
     if API in plan.parts:
-        found += [*_work(plan), *_waiting(plan), *_ends(plan), *_people(plan)]
+        found += [*_work(plan), *_waiting(plan), *_ends(plan), *_schedules(plan), *_people(plan)]
     return RuleGroup("holdfast-causes", [_forgotten(plan), *found])
 
 
@@ -220,6 +221,21 @@ def _ends(plan: AlertPlan) -> Iterator[Alert]:
         "clocks that are synchronized differ by milliseconds; a whole window is no measurement error.",
         RunbookName.WHY,
         windows.window_s,
+    )
+
+
+def _schedules(plan: AlertPlan) -> Iterator[Alert]:
+    late_s = GRACE_NS / NS
+    yield Alert(
+        "HoldfastScheduleLate",
+        AlertSeverity.PAGE,
+        f"max({plan.queries.series('plane_late_schedule_seconds')}) > {number(late_s)}",
+        "A schedule is late",
+        f"The job of a due time should have been submitted {AGO} ago: no process leads the schedules loop, or its "
+        "ticks fail.",
+        f"{number(late_s)} s: a takeover of the loop is shorter, and later due times are dropped without catch-up.",
+        RunbookName.WHY,
+        plan.windows.seen_s,
     )
 
 

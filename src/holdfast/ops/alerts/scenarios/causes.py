@@ -58,5 +58,7 @@ def _work(plan: AlertPlan, soon: float, long_s: float) -> Iterator[Scenario]:
     yield Scenario("many jobs die", dead, soon, {soon: ["HoldfastDeadLetters"]})
     ahead = Fleet(plan).put("a", "plane_worker_clock_ahead_seconds", burst(3600.0, START))
     yield Scenario("the clock of a worker is ahead", ahead, long_s, {long_s: ["HoldfastWorkerClockAhead"]})
+    late = Fleet(plan).put("a", "plane_late_schedule_seconds", burst(300.0, START))
+    yield Scenario("a schedule is late", late, soon, {soon: ["HoldfastScheduleLate"]})
     asked = Fleet(plan).put("a", "plane_oldest_approval_seconds", burst(2 * APPROVAL_S, START))
     yield Scenario("an approval waits", asked, soon, {soon: ["HoldfastApprovalWaits"]})

@@ -35,6 +35,20 @@ _STATES: Final = (
 )
 
 
+_SCHEDULES: Final = (
+    Panel(
+        "Schedules: jobs and due times without one",
+        "Submitted jobs per second. Skipped: the last job had not finished. Missed: an outage, and no catch-up.",
+        (
+            PanelQuery(rate("schedules_fired_total"), "fired"),
+            PanelQuery(rate("schedules_skipped_total"), "skipped"),
+            PanelQuery(rate("schedules_missed_total"), "missed"),
+            PanelQuery(rate("schedules_errors_total"), "errors, repeated"),
+        ),
+        Unit.PER_SECOND,
+    ),
+)
+
 _LEFT: Final = (
     Panel(
         "Orphans replayed",
@@ -172,5 +186,5 @@ _PARTS: Final = (
 JOBS: Final = Row(
     "Jobs and runs",
     "Throughput and backlog of jobs and runs.",
-    (*_STATES, *_LEFT, *_WORKERS, *_TAKEOVERS, *_PARTS),
+    (*_STATES, *_LEFT, *_SCHEDULES, *_WORKERS, *_TAKEOVERS, *_PARTS),
 )

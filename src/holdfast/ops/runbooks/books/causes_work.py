@@ -10,7 +10,8 @@ from holdfast.ops.runbooks.evidence.plane import DebtFact, SnapshotFact, TenantD
 from holdfast.ops.runbooks.evidence.work import FleetFact, WorkerFact, WorkFact
 from holdfast.ops.runbooks.model import Case, Conclusion, FindingRule, FindingSeverity, NextStep
 from holdfast.plane.jobs.rules import JobCode
-from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP, FAMILIES, Scope
+from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP, FAMILIES, SCHEDULES, Scope
+from holdfast.plane.schedules.rules import GRACE_NS
 from holdfast.plane.service.overview import DEADLY, HUNG_NS, HUNG_TIMES, OpenLetter, PlaneOverview, RunningAttempt
 from holdfast.types import NS
 
@@ -24,6 +25,7 @@ WAIT_S: Final = 10.0
 APPROVAL_S: Final = 60.0
 APPROVAL_LONG_S: Final = 3600.0
 AGE_TTLS: Final = 2.0
+PAUSED_S: Final = 86_400.0
 
 
 def _overview(case: Case) -> PlaneOverview | None:
@@ -374,6 +376,40 @@ def _approvals(case: Case, *, long: bool) -> Conclusion | None:
     return Conclusion(sentence, ("work",), steps)
 
 
+def _late_schedules(case: Case) -> Conclusion | None:
+    found = _overview(case)
+    late = [] if found is None else [each for each in found.late_schedules if each.age > GRACE_NS / NS]
+    if not late or _broken(case):
+        return None
+    count = number(len(late), "schedule is late", "schedules are late")
+    sentence = (
+        f"{count}: {late[0].name} of {late[0].tenant} should have submitted its job {span(late[0].age)} ago. No "
+        f"process leads the schedules loop, or its ticks fail."
+    )
+    steps = (
+        NextStep(f"holdfast inspect {case.key(SCHEDULES)}", "which process leads the loop; its log has failed ticks"),
+        NextStep("holdfast up --only schedules", "a process with the loop, if none runs"),
+        NextStep(f"holdfast schedules show {late[0].name} --tenant {late[0].tenant}", "its due times and policy"),
+    )
+    return Conclusion(sentence, ("work", "loops"), steps)
+
+
+def _paused_schedules(case: Case) -> Conclusion | None:
+    found = _overview(case)
+    paused = [] if found is None else [each for each in found.paused_schedules if each.age >= PAUSED_S]
+    if not paused:
+        return None
+    first = paused[0]
+    why = f" ({first.reason})" if first.reason else ""
+    count = number(len(paused), "schedule has", "schedules have")
+    sentence = (
+        f"{count} been paused for more than {span(PAUSED_S)}: {first.by or 'an operator'} paused {first.name} of "
+        f"{first.tenant} {span(first.age)} ago{why}. Nothing resumes it automatically."
+    )
+    step = NextStep(f"holdfast schedules resume {first.name} --tenant {first.tenant}", "if the reason is gone")
+    return Conclusion(sentence, ("work",), (step,))
+
+
 def _old_holder(case: Case) -> Conclusion | None:
     found = case.fact("held", HeldFact)
     if found is None:
@@ -532,6 +568,9 @@ def rules() -> tuple[FindingRule, ...]:
         ),
         FindingRule("jobs die", act, f"{FAILING} or more recent dead letters", _many_dying),
         FindingRule("jobs wait", act, f"a job waits for {3 * WAIT_S:g} s and no other rule explains it", _waits),
+        FindingRule(
+            "schedules late", act, f"a schedule is {GRACE_NS / NS:g} s late, and no server explains it", _late_schedules
+        ),
         FindingRule("stale jobs", act, "jobs are past the time limits of their states", _stale),
         FindingRule("fallbacks", act, "locks fall back more often than `escalation.rate`", _fallbacks),
         FindingRule(
@@ -552,6 +591,7 @@ def rules() -> tuple[FindingRule, ...]:
         FindingRule(
             "loop without leader", watch, "no process holds the lock of a loop other than cleanup", _leaderless
         ),
+        FindingRule("schedules paused", watch, f"a schedule is paused for {PAUSED_S / 3600:g} h", _paused_schedules),
         FindingRule(
             "approvals wait",
             watch,

@@ -42,7 +42,9 @@ class WorkFact:
         ]
         count = number(len(found.approvals), "approval waits", "approvals wait")
         asked = [f"{count}, the oldest for {span(each.age)}" for each in found.approvals[:1]]
+        late = [f"schedule {each.name} is {span(each.age)} late" for each in found.late_schedules[:1]]
         return [
+            *late,
             *waiting,
             *attempts,
             *usual,
@@ -64,6 +66,8 @@ class WorkFact:
             "letters": [asdict(each) for each in found.letters[:50]],
             "letters_left": found.letters_left,
             "approvals": [asdict(each) for each in found.approvals[:50]],
+            "late_schedules": [asdict(each) for each in found.late_schedules[:50]],
+            "paused_schedules": [asdict(each) for each in found.paused_schedules[:50]],
             "full_pools": list(found.full),
             "unserved": dict(found.unserved),
         }

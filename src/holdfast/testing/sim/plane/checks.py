@@ -10,6 +10,7 @@ P7   a dead letter has a cause: attempts, deliveries or time that were really us
 P8   in the end no message waits for delivery
 P9   the history of a job tells every change of its row
 P10  of decisions about one thing that were acknowledged, all are the same
+P11  a due time of a schedule has at most one job, and exactly one if its policy says so
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from holdfast.plane.model.job_states import WITH_WORKERS, JobState, legal
 from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.testing.sim.plane.load import Asked
 from holdfast.testing.sim.plane.row_history import JobSeen, LetterSeen, RunSeen
+from holdfast.testing.sim.plane.timed_jobs import TimedJobs
 
 FAILURES_MAX: Final = 5  # of a message, as a `Consumption` has it
 
@@ -57,6 +59,7 @@ class Story:
     slots: int | None = None
     counters: Mapping[str, int] = field(default_factory=dict)  # tenants and pools that still have jobs with workers
     waiting: Sequence[tuple[str, str]] = ()  # (id, subject) of unhandled messages
+    timed: Sequence[TimedJobs] = ()
 
 
 def check_plane(story: Story) -> list[Breach]:
@@ -203,6 +206,18 @@ def _decided(story: Story) -> Iterator[Breach]:
             yield Breach("P10", job, f"was decided {' and '.join(verdicts)}, and each was acknowledged")
 
 
+def _timed(story: Story) -> Iterator[Breach]:
+    """P11."""
+    for timed in story.timed:
+        for due, jobs in Counter(timed.seen).items():
+            if jobs > 1:
+                yield Breach("P11", timed.schedule, f"submitted {jobs} jobs for {due}")
+        if timed.expected is not None:
+            for due in sorted(set(timed.expected) ^ set(timed.seen)):
+                what = "has no job" if due in timed.expected else "was not due"
+                yield Breach("P11", timed.schedule, f"{due} {what}")
+
+
 _RULES: Final[tuple[Callable[[Story], Iterator[Breach]], ...]] = (
-    *(_acknowledged, _over, _once, _rising, _limited, _effects, _dead, _quiet, _told, _decided),
+    *(_acknowledged, _over, _once, _rising, _limited, _effects, _dead, _quiet, _told, _decided, _timed),
 )

@@ -68,6 +68,7 @@ class PlaneSwarm:
     cancels: int = 100  # in thousandths of jobs
     poison: int = 0  # jobs that kill their worker
     tells_lost: bool = True  # the bus can tell a lost delivery from a nack; NATS cannot
+    schedules: int = 0
     drain_ns: int = 400 * NS  # within which everything must be over once all is well
 
     def longest_ttl_ns(self) -> int:
@@ -80,6 +81,7 @@ def draw_plane_swarm(seed: int) -> PlaneSwarm:
     """The settings of the world of this seed."""
     chance = random.Random(f"{seed}/plane")  # noqa: S311 - a world must be repeatable
     other = random.Random(f"{seed}/deadly")  # noqa: S311 - so that worlds without it are as they were
+    timed = random.Random(f"{seed}/schedules")  # noqa: S311 - the same
     slots = chance.choice([None, 1, 3, 3])
     weather = Weather(
         usual_ns=chance.choice([MS, 3 * MS, 20 * MS]),
@@ -108,6 +110,7 @@ def draw_plane_swarm(seed: int) -> PlaneSwarm:
         cancels=chance.choice([0, 100, 300]),
         poison=other.choice([0, 0, 0, 0, 0, 1]),
         tells_lost=other.choice([True, False]),
+        schedules=timed.choice([0, 0, 0, 2]),
     )
 
 
@@ -136,6 +139,7 @@ def draw_settings(chance: random.Random, slots: int | None) -> Settings:
         replayer=replace(base.replayer, interval=3.0, lead=chance.choice(["sticky", "rotating"])),
         snapshot=replace(base.snapshot, interval=4.0, lead=chance.choice(["sticky", "rotating"])),
         cleanup=replace(base.cleanup, interval=15.0),
+        schedules=replace(base.schedules, interval=3.0),
         limits=replace(
             base.limits, replay=5.0, scheduled=20.0, dispatched=40.0, running=chance.choice([30.0, 60.0]), retrying=60.0
         ),

@@ -25,7 +25,7 @@ from holdfast.core.history.invariants import Breach, check
 from holdfast.errors import BackendError
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.model.job_states import TERMINAL
-from holdfast.plane.process.plane import ENGINE, LOOPS, WORKER
+from holdfast.plane.process.plane import ENGINE, LOOPS, SCHEDULES, WORKER
 from holdfast.plane.workflows.core.run import RUN_OVER
 from holdfast.testing.sim.environment.clock import WALL_EPOCH_NS, SimClock, SimEntropy
 from holdfast.testing.sim.environment.host import SimHost
@@ -34,6 +34,7 @@ from holdfast.testing.sim.environment.loop import end_tasks
 from holdfast.testing.sim.environment.network import Network
 from holdfast.testing.sim.environment.observer import Restamper
 from holdfast.testing.sim.environment.store import LeaseServer
+from holdfast.testing.sim.plane import timed_jobs
 from holdfast.testing.sim.plane.checks import Ending, Story, check_plane
 from holdfast.testing.sim.plane.load import Programs
 from holdfast.testing.sim.plane.plane_fault_injector import OUTSIDE, PlaneTrouble
@@ -45,7 +46,11 @@ from holdfast.testing.sim.plane.row_history import CommitHistory
 from holdfast.testing.sim.worlds.resource import FencedResource
 from holdfast.types import NS
 
-ROLES: Final = {"api": (), "control": ("scheduler", ENGINE, *LOOPS), "worker": (WORKER,)}
+ROLES: Final = {
+    "api": (),
+    "control": ("scheduler", ENGINE, *(each for each in LOOPS if each != SCHEDULES)),
+    "worker": (WORKER,),
+}
 RESTART_NS: Final = NS // 2  # after which a process that failed to start is started again
 STOP_NS: Final = 90 * NS  # within which a process must have ended in peace
 
@@ -167,7 +172,8 @@ class PlaneWorld:
             store.failpoint = partial(self.failpoint, host)
         database = SimDatabase(self.network, self.database, name, self.swarm.database_patience_ns)
         database.failpoint = partial(self.failpoint, host)
-        make = partial(SimPlane, self.swarm.settings, ROLES[role], self.programs.app(host), host, database)
+        parts = (*ROLES[role], SCHEDULES) if role == "control" and self.swarm.schedules else ROLES[role]
+        make = partial(SimPlane, self.swarm.settings, parts, self.programs.app(host), host, database)
         return Process(self.loop, role, host, database, host.context.run(make))
 
     async def _keep(self, role: str) -> None:
@@ -286,6 +292,9 @@ class PlaneWorld:
         await trouble.rage(swarm.phase_ns)
         trouble.heal()
         self._calm = True
+        if swarm.schedules:
+            await asyncio.sleep(timed_jobs.CATCH_UP_NS / NS)
+            timed_jobs.pause(self.database.query)
         await self._come_to_rest(people)
         for task in (approver, *keepers):
             task.cancel()
@@ -295,13 +304,18 @@ class PlaneWorld:
         """The tables are there before trouble begins: what is tested here is the plane, not its first start."""
         for role in ("api", "worker"):  # and what the workers can do was heard of once
             process = self._process(role)
-            for act in (process.plane.start, partial(asyncio.sleep, 1.0), process.plane.stop):
+            schedules = partial(self._make_schedules, process) if role == "api" else partial(asyncio.sleep, 0)
+            for act in (process.plane.start, partial(asyncio.sleep, 1.0), schedules, process.plane.stop):
                 await self.loop.create_task(act(), context=process.host.context)
             process.database.hang_up()
             self._gone.append(process)
         self.database.watch()
         if not self.swarm.tells_lost:
             self.database.query(_LOSES_COUNT)
+
+    async def _make_schedules(self, process: Process) -> None:
+        if self.swarm.schedules:
+            await timed_jobs.create(process.plane.components.schedules, self.swarm.schedules)
 
     async def _come_to_rest(self, people: list[asyncio.Task[None]]) -> None:
         """All requests are acknowledged and finished; then wait until the last messages are handled."""
@@ -370,6 +384,7 @@ class PlaneWorld:
             slots=self.swarm.slots,
             counters=dict(counters),
             waiting=self._waiting(),
+            timed=timed_jobs.timed_jobs(self.database.query),
         )
 
     def _end(self) -> None:

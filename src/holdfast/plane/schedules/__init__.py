@@ -1,0 +1,1 @@
+"""Schedules: jobs that the plane submits at due times."""

@@ -1,0 +1,2 @@
+-- Contract: one schedule.
+SELECT * FROM plane_schedule WHERE tenant = :tenant AND name = :name
