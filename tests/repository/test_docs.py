@@ -27,7 +27,7 @@ from support.servers.redis import redis_executables, start_redis
 from support.source_tree import ROOT, shown
 
 PAGES = pages()
-GENERATED = {"docs/requirements.md", "docs/reference.md", "docs/guards/reference.md"}
+GENERATED = {"docs/requirements.md", "docs/reference.md", "docs/reference-plane.md", "docs/guards/reference.md"}
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 
 

@@ -32,6 +32,7 @@ ERRORS = {
 def test_the_reference_page_is_up_to_date() -> None:
     assert reference.PAGE.read_text(encoding="utf-8") == reference.render(), "run `make docs`"
     assert reference.GUARDS_PAGE.read_text(encoding="utf-8") == reference.render_guards(), "run `make docs`"
+    assert reference.PLANE_PAGE.read_text(encoding="utf-8") == reference.render_plane(), "run `make docs`"
 
 
 @pytest.mark.parametrize("module", MODULES)
