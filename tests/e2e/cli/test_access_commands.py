@@ -7,11 +7,12 @@ import pytest
 from holdfast.ops.access.etcd import etcd_access
 from holdfast.ops.access.nats import nats_access
 from holdfast.ops.access.postgres import postgres_access, writer_access
-from holdfast.ops.access.redis import redis_access
+from holdfast.ops.access.redis import redis_access, sentinel_access
 from support.cli.sessions import Shell
 
 MADE = {
     ("redis", "--prefix", "app:"): redis_access(prefix="app:"),
+    ("redis", "--sentinel", "--name", "team"): sentinel_access(name="team"),
     ("postgres", "--name", "plane"): postgres_access(name="plane"),
     ("postgres", "--guarded", "a", "--guarded", "b.c"): writer_access(["a", "b.c"]),
     ("etcd", "--prefix", "team/locks"): etcd_access(prefix="team/locks"),
@@ -37,6 +38,7 @@ def test_a_text_can_be_piped_written_and_read_by_programs(shell: Shell, words: t
     ("words", "said"),
     [
         (("redis", "--prefix", "a b"), "--prefix"),
+        (("redis", "--sentinel", "--prefix", "a:"), "--sentinel"),
         (("nats", "--out", "nowhere/text"), "cannot be written"),
         (("oracle",), "No such command"),
     ],

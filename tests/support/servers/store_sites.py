@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from holdfast.stores.redis.slots import SLOTS
 from holdfast.testing.proxy import FaultProxy
@@ -84,23 +84,31 @@ def _sentinel(stack: ExitStack) -> Site:
     return Site(url, server.url, [data, proxy], {proxy.port: sentinel.port})
 
 
-def _start_cluster_node(stack: ExitStack, *args: str) -> RedisServer:
+def start_cluster_node(stack: ExitStack, *args: str, password: str | None = None) -> RedisServer:
     """A cluster of one node, which serves all slots."""
     words = ["--cluster-enabled", "yes", *args]
-    return stack.enter_context(start_redis(redis_executables()[-1], args=words, port=cluster_port()))
-
-
-def _serve_all_slots(node: RedisServer, announced: int, password: str | None = None) -> None:
+    node = stack.enter_context(start_redis(redis_executables()[-1], args=words, port=cluster_port()))
     with node.client(password=password, decode_responses=True) as raw:
-        raw.config_set("cluster-announce-port", announced)
         raw.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS))
-        until(lambda: "cluster_state:ok" in str(raw.execute_command("CLUSTER INFO")).replace("': '", ":"), "it serves")
+        until(lambda: _serves(raw), "it serves")
+    return node
+
+
+def _serves(raw: Any) -> bool:
+    info = raw.execute_command("CLUSTER INFO")
+    return "cluster_state:ok" in info if isinstance(info, str) else info["cluster_state"] == "ok"
+
+
+def _announce(node: RedisServer, port: int, password: str | None = None) -> None:
+    """Lead clients to this port of a proxy."""
+    with node.client(password=password) as raw:
+        raw.config_set("cluster-announce-port", port)
 
 
 def _cluster(stack: ExitStack) -> Site:
-    node = _start_cluster_node(stack)
+    node = start_cluster_node(stack)
     data, seed = (stack.enter_context(FaultProxy(node.port)) for _ in range(2))
-    _serve_all_slots(node, data.port)
+    _announce(node, data.port)
     url = f"redis+cluster://{seed.address}"
     return Site(url, url, [data, seed], {seed.port: node.port, data.port: node.port})
 
@@ -202,10 +210,10 @@ def _secured_sentinel(stack: ExitStack, files: TlsFiles) -> SecuredSite:
 
 
 def _secured_cluster(stack: ExitStack, files: TlsFiles) -> SecuredSite:
-    node = _start_cluster_node(stack, *_STRICT)
+    node = start_cluster_node(stack, *_STRICT, password=OLD)
     fronts = _Fronts(stack, files)
     port = fronts.before(node.port).port
-    _serve_all_slots(node, port, OLD)
+    _announce(node, port, OLD)
     return SecuredSite(
         lambda password: f"rediss+cluster://:{password}@127.0.0.1:{port}?ssl_ca_certs={files.ca}",
         fronts.present,

@@ -12,6 +12,7 @@ from holdfast.cli.options import Json
 from holdfast.cli.output.atomic_file import write_whole
 from holdfast.cli.output.screen import print_note, put_json
 from holdfast.cli.plane_options import Config, settings
+from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.ops.access import AccessText
@@ -20,6 +21,7 @@ EPILOG: Final = "\n\n".join(
     (
         "[bold]Examples[/bold]",
         "[dim]$[/dim] holdfast access redis --prefix app: | redis-cli",
+        "[dim]$[/dim] holdfast access redis --sentinel | redis-cli -p 26379",
         "[dim]$[/dim] holdfast access postgres | psql plane",
         "[dim]$[/dim] holdfast access etcd | sh",
         "[dim]$[/dim] holdfast access nats --out holdfast-accounts.conf",
@@ -55,13 +57,19 @@ def redis(
     channel: Annotated[
         str | None, typer.Option("--channel", metavar="P", help="With --data: channel prefix of guarded messages.")
     ] = None,
+    sentinel: Annotated[bool, typer.Option("--sentinel", help="Print the user of the Sentinels instead.")] = False,
     name: Begins = "holdfast",
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Print users for Redis, as commands for redis-cli."""
-    from holdfast.ops.access.redis import redis_access
+    """Print users for Redis, Valkey, Redis Cluster or Sentinel, as commands for redis-cli."""
+    from holdfast.ops.access.redis import redis_access, sentinel_access
 
+    if sentinel:
+        if prefix or data or channel or namespace != "holdfast":
+            raise BadInput("--sentinel", "the user of the Sentinels reaches no keys", "omit the options about keys")
+        _put(sentinel_access(name=name), out, json=json)
+        return
     keys = settings(config).names.keys
     made = redis_access(prefix=prefix, namespace=namespace, data=data, channel=channel, name=name, keys=keys)
     _put(made, out, json=json)

@@ -1,5 +1,7 @@
 """Users of a Redis or Valkey server: one takes locks, one reads and breaks locks, one writes under guards.
 
+The same users serve a cluster, on each node, and the primary of Sentinels, which have a user of their own.
+
 Keys: those whose names begin with the lock prefix, and the store's own keys, each by its full name. Without a prefix,
 only the locks of a plane. Only the operator's user reaches the audit stream. No user may list all keys, change the
 server, or run a command that the scripts do not need.
@@ -26,6 +28,8 @@ GUARD_COMMANDS: Final = "+eval +evalsha +get +set +del +type +hset +hdel +hgetal
 GREETING_COMMANDS: Final = (
     "+select +client|setname +ping +role +wait +asking +cluster|slots"  # Sentinel, ?wait_replicas=, and a cluster
 )
+SENTINEL_COMMANDS: Final = "+sentinel|get-master-addr-by-name +subscribe +client|setname +ping"
+SWITCH_CHANNEL: Final = "+switch-master"
 
 _KEPT: Final = ("fence", "slot-fence:*", "ears:*", "queue:*", "tickets:*")  # of a cluster, each slot has a counter
 _AUDIT: Final = ("audit", "audit:*")
@@ -66,6 +70,17 @@ def redis_access(
         lines.append(_user(f"{name}-guards", guarded, channels, f"{GUARD_COMMANDS} {GREETING_COMMANDS}"))
     more = f"enable each user and set its password: ACL SETUSER {name}-locks on '>…'; then ACL SAVE"
     return AccessText("redis", users, "".join(f"{line}\n" for line in lines), more)
+
+
+def sentinel_access(*, name: str = NAME) -> AccessText:
+    """The user of the Sentinels, for each of them: it asks for the primary and hears of failovers."""
+    user = f"{check_account(name)}-sentinel"
+    text = f"ACL SETUSER {user} resetkeys resetchannels -@all &{SWITCH_CHANNEL} {SENTINEL_COMMANDS}\n"
+    more = (
+        f"at each Sentinel, enable it and set its password: ACL SETUSER {user} on '>…'; then url options "
+        f"sentinel_username={user} and sentinel_password=…; the primary and its replicas need the other users"
+    )
+    return AccessText("sentinel", {user: "asks Sentinels for the primary, and listens for failovers"}, text, more)
 
 
 def _of_the_plane(keys: str) -> list[str]:
