@@ -19,7 +19,9 @@ from holdfast.plane.client.blocking_resource_locks import BlockingResourceLock
 from holdfast.plane.client.request import UNSET, JobRequest
 from holdfast.plane.client.schedules import NewSchedule, ScheduleView
 from holdfast.plane.client.views import ApprovalView, JobUpdate, JobView, RunView
+from holdfast.plane.db.caller_transaction import write_within
 from holdfast.plane.resources.model import TTL_S, ResourceMode
+from holdfast.runtime.run_sync import run_now
 from holdfast.types import Duration
 
 if TYPE_CHECKING:
@@ -146,8 +148,14 @@ class BlockingClient:
     ) -> BlockingJobHandle[R]: ...
     @overload
     def submit(self, job: Callable[..., R], payload: Any = UNSET, /, **given: Any) -> BlockingJobHandle[R]: ...
-    def submit(self, job: Callable[..., Any] | str, payload: Any = UNSET, /, **given: Any) -> BlockingJobHandle[Any]:
-        """Submit a job. See `Client.submit`."""
+    def submit(
+        self, job: Callable[..., Any] | str, payload: Any = UNSET, /, *, connection: Any = None, **given: Any
+    ) -> BlockingJobHandle[Any]:
+        """Submit a job. See `Client.submit`. A `connection` is used in this thread."""
+        if connection is not None:
+            request, prepared = self.run_here(self._client.prepared(job, payload, given))
+            found = run_now(write_within(connection, prepared.database, prepared.insert, awaited=False))
+            return BlockingJobHandle(self, self._client.inserted(request, found))
         return BlockingJobHandle(self, self.run_here(self._client.submit(job, payload, **given)))
 
     def submit_many(self, requests: Sequence[JobRequest[Any]]) -> list[BlockingJobHandle[Any]]:

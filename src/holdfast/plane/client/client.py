@@ -37,7 +37,7 @@ from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.client.request import UNSET, JobRequest
 from holdfast.plane.client.resource_locks import ResourceLease, ResourceLock
 from holdfast.plane.client.schedules import ScheduleMethods, ScheduleTransport
-from holdfast.plane.client.transport import DatabaseTransport, Kind, RunStart, Transport
+from holdfast.plane.client.transport import DatabaseTransport, Kind, Prepared, RunStart, Transport
 from holdfast.plane.client.views import (
     ApprovalView,
     JobCancelled,
@@ -49,7 +49,9 @@ from holdfast.plane.client.views import (
     SubmitRefused,
     UpdateReader,
 )
+from holdfast.plane.db.caller_transaction import write_within
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.resources.model import TTL_S, ResourceMode
 from holdfast.plane.service.change_watcher import Sighting
@@ -239,16 +241,38 @@ class Client(ScheduleMethods):
     ) -> JobHandle[R]: ...
     @overload
     async def submit(self, job: Callable[..., R], payload: Any = UNSET, /, **given: Any) -> JobHandle[R]: ...
-    async def submit(self, job: Callable[..., Any] | str, payload: Any = UNSET, /, **given: Any) -> JobHandle[Any]:
+    async def submit(
+        self, job: Callable[..., Any] | str, payload: Any = UNSET, /, *, connection: Any = None, **given: Any
+    ) -> JobHandle[Any]:
         """Submit a job: a decorated function with its arguments, or a topic with a payload.
 
         The options are those of `JobRequest`: `idempotency_key`, `id`, `delay`, `deadline`, `timeout`, `max_attempts`,
         `priority`, `pool`, `tenant`, `labels`, `trace`. It is stored when this returns.
+
+        With `connection`, the job is a part of the open transaction of this connection to the database of the plane: it
+        exists if and only if the caller commits. See `plane.db.caller_transaction` for the drivers.
         """
+        if connection is not None:
+            request, prepared = await self.prepared(job, payload, given)
+            return self.inserted(
+                request, await write_within(connection, prepared.database, prepared.insert, awaited=True)
+            )
         (handle,) = await self._submit([JobRequest(job, payload, **given)])
         if isinstance(handle, HoldfastError):
             raise handle
         return handle
+
+    async def prepared(
+        self, job: Callable[..., Any] | str, payload: Any, given: dict[str, Any]
+    ) -> tuple[JobRequest[Any], Prepared]:
+        """A checked submission for a transaction of the caller's own."""
+        request: JobRequest[Any] = JobRequest(job, payload, **given)
+        request.identify(self._entropy)
+        return request, await self.tried(lambda transport: transport.prepared(request))
+
+    def inserted(self, request: JobRequest[Any], found: tuple[Job, bool]) -> JobHandle[Any]:
+        """The handle of a job that a transaction inserted."""
+        return JobHandle(self, found[0].id, request.function, new=found[1])
 
     async def submit_many(self, requests: Sequence[JobRequest[Any]]) -> list[JobHandle[Any]]:
         """Submit jobs, on a database in one transaction. `SubmitRefused` if any was refused; the others are stored."""

@@ -33,7 +33,7 @@ from holdfast.plane.client.http_schedules import HttpSchedules
 from holdfast.plane.client.request import JobRequest
 from holdfast.plane.client.resource_locks import ResourceClaim
 from holdfast.plane.client.schedules import ScheduleTransport
-from holdfast.plane.client.transport import Kind, RunStart, Submitted
+from holdfast.plane.client.transport import Kind, Prepared, RunStart, Submitted
 from holdfast.plane.client.views import ApprovalView, JobProgress, JobUpdate, JobView, RunView, UpdatePage
 from holdfast.plane.model.caller import NotAllowed
 from holdfast.plane.schedules.model import ScheduleConflict
@@ -111,6 +111,11 @@ class HttpTransport:
                 return JobView.parsed(document), status == httpx.codes.CREATED
 
         return list(await asyncio.gather(*(one(each) for each in requests)))
+
+    async def prepared(self, request: JobRequest[Any]) -> Prepared:
+        """See `Transport`. Refused: a transaction cannot be sent through an API."""
+        fix = "connect to the database of the plane, or submit after the commit"
+        raise BadInput("connection", "cannot be used through the HTTP API", fix)
 
     async def job(self, job: str) -> JobView:
         """See `Transport`."""

@@ -5,10 +5,10 @@ Errors are those of `plane.service`, whatever the transport.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError
 from holdfast.plane.approvals.rules import ApprovalVerdict
@@ -16,6 +16,9 @@ from holdfast.plane.client.request import JobRequest
 from holdfast.plane.client.resource_locks import ResourceClaim
 from holdfast.plane.client.schedules import ScheduleTransport, ServiceSchedules
 from holdfast.plane.client.views import ApprovalView, JobProgress, JobUpdate, JobView, RunView, UpdatePage
+from holdfast.plane.db.caller_transaction import identity_of
+from holdfast.plane.db.ports import Tx
+from holdfast.plane.model.records import Job
 from holdfast.plane.process.components import Components, open_components
 from holdfast.plane.service.change_watcher import Sighting
 from holdfast.plane.service.service import Caller
@@ -40,6 +43,13 @@ class RunStart:
     labels: Mapping[str, str]
 
 
+class Prepared(NamedTuple):
+    """A submission that was checked, to be inserted by a transaction of the caller's own."""
+
+    insert: Callable[[Tx], Awaitable[tuple[Job, bool]]]
+    database: tuple[str, ...]  # that of the plane, see `identity_of`
+
+
 class Transport(Protocol):
     """The operations that a client needs. Each can be repeated after an unknown outcome."""
 
@@ -58,6 +68,10 @@ class Transport(Protocol):
 
     async def submit(self, requests: Sequence[JobRequest[Any]]) -> list[Submitted]:
         """Submit jobs. The job of each, and whether it was inserted, or the error that refused it."""
+        ...
+
+    async def prepared(self, request: JobRequest[Any]) -> Prepared:
+        """What inserts a job in a transaction of the caller's own on the database of the plane. Writes nothing."""
         ...
 
     async def job(self, job: str) -> JobView:
@@ -125,6 +139,7 @@ class DatabaseTransport:
         self._tenant = tenant
         self._stack = AsyncExitStack()
         self._components: Components | None = None
+        self._identity: tuple[str, ...] | None = None
 
     async def open(self) -> None:
         """See `Transport`."""
@@ -160,6 +175,14 @@ class DatabaseTransport:
             for at, answer in zip(places, found, strict=True):
                 answers[at] = answer if isinstance(answer, HoldfastError) else (JobView.of(answer[0]), answer[1])
         return [each for each in answers if each is not None]
+
+    async def prepared(self, request: JobRequest[Any]) -> Prepared:
+        """See `Transport`."""
+        wanted = request.submission(self._open.clock.now().wall, self._tenant)
+        insert = await self._open.service.prepared(self._caller, wanted, pool=request.pool)
+        if self._identity is None:
+            self._identity = await self._open.database.read(identity_of)
+        return Prepared(insert, self._identity)
 
     async def job(self, job: str) -> JobView:
         """See `Transport`."""

@@ -67,6 +67,7 @@ from holdfast.plane.service.policy import PolicyService
 from holdfast.plane.service.schedules import ScheduleService
 from holdfast.plane.service.status import JobCounts, StatusEntry, StatusQueries
 from holdfast.plane.service.submission import Answer, SubmissionService
+from holdfast.plane.service.submission import Work as InsertJob
 from holdfast.plane.service.timelines import TimelinePage, timeline_page
 from holdfast.plane.service.waiting_facts import WaitingFacts
 from holdfast.plane.service.workflows import RunService
@@ -190,6 +191,10 @@ class Service:
         `own_labels`: labels that only the plane may set. `RowExists`: the key, or the id, was used for another job.
         """
         return await self._submitting.one(caller, wanted, pool, own_labels)
+
+    async def prepared(self, caller: Caller, wanted: Submission, *, pool: str | None = None) -> InsertJob:
+        """What inserts a job in a transaction of the caller's own."""
+        return await self._submitting.prepared(caller, wanted, pool)
 
     async def submit_many(
         self, caller: Caller, wanted: Sequence[Submission], *, pool: str | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -19,8 +19,9 @@ from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, RowEx
 from holdfast.plane.approvals.rules import RuleEffect
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db.batcher import Failed
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.fleet.registry import View, Workers
-from holdfast.plane.jobs.insert import CheckedSubmission
+from holdfast.plane.jobs.insert import CheckedSubmission, submit_one
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
@@ -32,6 +33,9 @@ from holdfast.plane.workflows.core.run import is_attempt_id
 
 Answer: TypeAlias = tuple[Job, bool] | HoldfastError
 """A job and whether it was inserted, or the error."""
+
+Work: TypeAlias = Callable[[Tx], Awaitable[tuple[Job, bool]]]
+"""Inserts a job in a transaction; also returns whether it was inserted."""
 
 
 _PLANE_LABELS: Final = frozenset({subjects.POOL_LABEL, subjects.EMPTIED_LABEL})
@@ -104,6 +108,33 @@ class SubmissionService:
             for (at, entry), end in zip(some.items(), ends, strict=True):
                 answers[at] = _answer(entry.wanted, end)
         return [answers[at] for at in range(len(wanted))]
+
+    async def prepared(self, caller: Caller, wanted: Submission, pool: str | None) -> Work:
+        """The transaction that inserts a submission, for a caller who commits it."""
+        checked = _checked(caller, wanted, pool, {})
+        destination = (await self._destinations([checked.topic], pool))[checked.topic]
+        if isinstance(destination, HoldfastError):
+            raise destination
+        messages = [subjects.submitted()] if checked.not_before_ns or not destination.served else ()
+        entry = CheckedSubmission(checked, destination.pool, messages, destination.queue)
+        if self._approvals is None or self._approvals.evaluate(checked).effect is RuleEffect.ALLOW:
+            new = self._store.new(entry)
+            insert: Work = lambda tx: submit_one(tx, self._store.bus, new)  # noqa: E731 - one of two works
+        else:
+            insert = self._approvals.submission(checked, destination.pool)
+
+        async def work(tx: Tx) -> tuple[Job, bool]:
+            end: tuple[Job, bool] | Failed
+            try:
+                end = await insert(tx)
+            except HoldfastError as error:
+                end = Failed(error)
+            answer = _answer(checked, end)
+            if isinstance(answer, HoldfastError):
+                raise answer
+            return answer
+
+        return work
 
     async def _pool_in(self, view: View, topic: str) -> str:
         """The pool whose workers serve a topic, or served it before. Otherwise the default pool."""

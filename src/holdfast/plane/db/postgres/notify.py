@@ -35,6 +35,14 @@ _EVERYTHING: Final = "*"
 Connect = Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]
 
 
+def payload_of(channels: Iterable[str], instance: str = "") -> str:
+    """The payload of a notification. `instance`: the sender, which does not need it; "": every process does."""
+    names = "\n".join(sorted(channels))
+    if len(names.encode()) > _PAYLOAD_BYTES_MAX - len(instance) - 1:
+        names = _EVERYTHING
+    return f"{instance}\n{names}"
+
+
 class PostgresHints:
     """One task that listens, once there is a listener, and one that tells, once there was a notification."""
 
@@ -114,7 +122,7 @@ class PostgresHints:
             self._something.clear()
             channels, self._pending = self._pending, set()
             try:
-                payload = self._payload(channels)
+                payload = payload_of(channels, self._instance)
                 async with asyncio.timeout(_LOOK_LIMIT_S):
                     await connection.execute("SELECT pg_notify($1, $2)", [CHANNEL, payload])
             except BaseException:
@@ -123,9 +131,3 @@ class PostgresHints:
                 raise
             if not self._pending:
                 self._all_sent.set()
-
-    def _payload(self, channels: set[str]) -> str:
-        names = "\n".join(sorted(channels))
-        if len(names.encode()) > _PAYLOAD_BYTES_MAX - len(self._instance) - 1:
-            names = _EVERYTHING
-        return f"{self._instance}\n{names}"
