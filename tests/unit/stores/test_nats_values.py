@@ -15,7 +15,7 @@ from holdfast.stores.nats.values import (
     OPERATION,
     Foreign,
     Free,
-    Held,
+    HeldValue,
     decoded,
     encoded,
     held,
@@ -27,7 +27,7 @@ from holdfast.stores.registry import redacted
 from holdfast.testing.conformance.names import TAILS
 from holdfast.types import NS, AcquireRequest, AuditRecord, fingerprint
 
-HELD = Held("me@host:1/a", "billing", 30 * NS, 7, mark_of("token"), None)
+HELD = HeldValue("me@host:1/a", "billing", 30 * NS, 7, mark_of("token"), None)
 RECORD = AuditRecord(5, "force_release", "k", "ada", "stuck", "me@host:1/a", 9, 0)
 NAMES = BucketNames("b")
 
@@ -36,7 +36,7 @@ NAMES = BucketNames("b")
 
 
 @pytest.mark.parametrize("content", [HELD, replace(HELD, fence=12, mark="")])
-def test_what_is_written_for_a_held_key_is_read_again(content: Held) -> None:
+def test_what_is_written_for_a_held_key_is_read_again(content: HeldValue) -> None:
     assert decoded(encoded(content, 10**18), {}) == content
 
 

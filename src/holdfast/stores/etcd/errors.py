@@ -20,7 +20,7 @@ _NOT_FOR_TLS: Final = "; if its port is not for TLS, write etcd://"
 _SPACE: Final = "database space exceeded"
 
 
-class ConnectionBroken(Timeout):
+class EtcdConnectionBroken(Timeout):
     """The connection ended after a request was sent: it may have taken effect, and may be asked again."""
 
 
@@ -65,7 +65,9 @@ def broken(endpoint: Endpoint, error: BaseException, *, plain_and_new: bool = Fa
     if found is not None and "ALERT" in str(found.reason):
         return _tls_refused(endpoint, found)
     hint = "; if its port is for TLS, write etcds://" if plain_and_new else ""
-    return ConnectionBroken(f"etcd at {endpoint}: connection lost before the answer; it may have taken effect{hint}")
+    return EtcdConnectionBroken(
+        f"etcd at {endpoint}: connection lost before the answer; it may have taken effect{hint}"
+    )
 
 
 def late(endpoint: Endpoint) -> Timeout:

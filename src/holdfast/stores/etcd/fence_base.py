@@ -18,7 +18,7 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import Clock
 from holdfast.errors import Misconfigured, Timeout, Unavailable
 from holdfast.stores.etcd.gateway import Gateway
-from holdfast.stores.etcd.messages import Message, Outcome, created, get, put, same_value
+from holdfast.stores.etcd.messages import Message, TransactionAnswer, created, get, put, same_value
 
 _FORM: Final = re.compile(rb"(\d{1,18}) (\d{1,20})")
 _ROUNDS: Final = 8
@@ -71,7 +71,9 @@ class FenceBase:
             await self._write(gateway, deadline_ns, unchanged, least, found)
         raise Unavailable("etcd: the base of fences changed again and again")
 
-    async def _write(self, gateway: Gateway, deadline_ns: int, unchanged: Message, least: int, found: Outcome) -> None:
+    async def _write(
+        self, gateway: Gateway, deadline_ns: int, unchanged: Message, least: int, found: TransactionAnswer
+    ) -> None:
         """Write a new base, unless another client has."""
         number = max(self._clock.now().wall // 1000, least)
         value = f"{number} {found.cluster}".encode()

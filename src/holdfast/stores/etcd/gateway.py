@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import BackendError, Timeout, Unavailable
-from holdfast.stores.etcd.errors import AuthDisabled, ConnectionBroken, TokenExpired, garbled, refusal
+from holdfast.stores.etcd.errors import AuthDisabled, EtcdConnectionBroken, TokenExpired, garbled, refusal
 from holdfast.stores.etcd.http import HttpDriver
 from holdfast.stores.etcd.messages import (
     Message,
-    Outcome,
+    TransactionAnswer,
     always_writes,
     is_answer,
     nested,
@@ -65,8 +65,8 @@ class Gateway:
         failure: Sequence[Message] = (),
         *,
         twice: bool = True,
-        settles: Callable[[Outcome], bool] | None = None,
-    ) -> Outcome:
+        settles: Callable[[TransactionAnswer], bool] | None = None,
+    ) -> TransactionAnswer:
         """Run one transaction. `twice` and `settles`: see `call`.
 
         A transaction that only reads is made to look as if it wrote. etcd serves it outside of consensus otherwise, and
@@ -78,7 +78,7 @@ class Gateway:
         cluster, newest = self._newest
         writes = always_writes(compare, success)
 
-        def read(reply: Any) -> Outcome:
+        def read(reply: Any) -> TransactionAnswer:
             outcome = read_outcome(reply)
             older = writes and outcome.succeeded and outcome.cluster == cluster and outcome.revision <= newest
             if older or not is_answer(reply, success, failure):
@@ -251,4 +251,4 @@ class Gateway:
 
 def _may_be_local(error: BackendError) -> bool:
     """Whether another member may answer where this one did not."""
-    return type(error) in (Unavailable, Timeout, ConnectionBroken)
+    return type(error) in (Unavailable, Timeout, EtcdConnectionBroken)

@@ -23,7 +23,7 @@ class KeyValue(NamedTuple):
     lease: int  # 0: none
 
 
-class Part(NamedTuple):
+class OperationAnswer(NamedTuple):
     """The answer to one operation of a transaction."""
 
     found: tuple[KeyValue, ...] = ()
@@ -36,13 +36,13 @@ class Part(NamedTuple):
         return self.found[0] if self.found else None
 
 
-class Outcome(NamedTuple):
+class TransactionAnswer(NamedTuple):
     """The answer to a transaction."""
 
     succeeded: bool
     revision: int
     cluster: str
-    parts: tuple[Part, ...]
+    parts: tuple[OperationAnswer, ...]
 
 
 def range_end(key: bytes) -> bytes:
@@ -150,15 +150,17 @@ def always_writes(compare: Sequence[Message], success: Sequence[Message]) -> boo
     return bool(compare) and any(kind in success[0] for kind in ("request_put", "request_delete_range"))
 
 
-def read_outcome(response: Message) -> Outcome:
+def read_outcome(response: Message) -> TransactionAnswer:
     """What a transaction was answered with."""
     header = response["header"]
     parts = tuple(_read_part(each) for each in response.get("responses", ()))
-    return Outcome(response.get("succeeded") is True, int(header["revision"]), str(header["cluster_id"]), parts)
+    return TransactionAnswer(
+        response.get("succeeded") is True, int(header["revision"]), str(header["cluster_id"]), parts
+    )
 
 
-def _read_part(part: Message) -> Part:
+def _read_part(part: Message) -> OperationAnswer:
     if "response_range" in part:
         found = part["response_range"]
-        return Part(_read_key_values(found), int(found.get("count", 0)))
-    return Part(succeeded=part.get("response_txn", {}).get("succeeded") is True)
+        return OperationAnswer(_read_key_values(found), int(found.get("count", 0)))
+    return OperationAnswer(succeeded=part.get("response_txn", {}).get("succeeded") is True)

@@ -33,8 +33,8 @@ from holdfast.stores.etcd.lock_value import (
 from holdfast.stores.etcd.messages import (
     KeyValue,
     Message,
-    Outcome,
-    Part,
+    OperationAnswer,
+    TransactionAnswer,
     count,
     created,
     created_before,
@@ -189,7 +189,7 @@ class EtcdStore:
         compare: Sequence[Message],
         success: Sequence[Message],
         failure: Sequence[Message],
-    ) -> tuple[Base, bytes, Outcome]:
+    ) -> tuple[Base, bytes, TransactionAnswer]:
         """Grant the lock if it is free and the comparisons are true; else read it and the base of fences."""
         base = await self._base.get(self._gateway, deadline)
         lease = await self._leases.get(self._gateway, ask.ttl_ns, deadline)
@@ -202,13 +202,13 @@ class EtcdStore:
         )
         return base, value, outcome
 
-    def _granted(self, ask: AcquireRequest, base: Base, value: bytes, outcome: Outcome) -> Grant:
+    def _granted(self, ask: AcquireRequest, base: Base, value: bytes, outcome: TransactionAnswer) -> Grant:
         fence = base.number + outcome.revision
         if fence > FENCE_MAX:
             raise Timeout("etcd: the fence is too large; the key of the base of fences was changed")
         return Grant(ask.key, ask.token, fence, value.decode())
 
-    def _check_base(self, base: Base, part: Part) -> None:
+    def _check_base(self, base: Base, part: OperationAnswer) -> None:
         if part.first is None or part.first.value != base.stored:
             self._base.forget()
 
@@ -476,5 +476,5 @@ class EtcdStore:
         await self._gateway.close()
 
 
-def _entry(key: bytes, queue: bytes, part: Part) -> Entry | None:
+def _entry(key: bytes, queue: bytes, part: OperationAnswer) -> Entry | None:
     return None if part.first is None else Entry(key, queue, part.first.created)

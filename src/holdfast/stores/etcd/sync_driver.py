@@ -93,7 +93,7 @@ class _BoundedStream(httpcore.NetworkStream):
         return self._stream.get_extra_info(info)
 
 
-class Connection:
+class HttpConnection:
     """One HTTP connection, used by one caller at a time."""
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
@@ -174,7 +174,7 @@ class BlockingHttp:
 
     def _start(self) -> None:
         # Last in, first out. `append` and `pop` of a deque are atomic, so no call takes a lock.
-        self._idle: dict[Endpoint, deque[Connection]] = {each: deque() for each in self._address.endpoints}
+        self._idle: dict[Endpoint, deque[HttpConnection]] = {each: deque() for each in self._address.endpoints}
         self._pid = os.getpid()  # last: in a child, an interrupt before it repeats the others
 
     def deadline(self, timeout_ns: int) -> int:
@@ -242,7 +242,7 @@ class BlockingHttp:
         if self._pid != os.getpid():
             self._start()
 
-    def _take(self, endpoint: Endpoint) -> Connection:
+    def _take(self, endpoint: Endpoint) -> HttpConnection:
         if self._pid != os.getpid():
             self.close_idle()  # of the parent: only this end is closed
         idle = self._idle[endpoint]
@@ -250,12 +250,12 @@ class BlockingHttp:
             try:
                 connection = idle.pop()
             except IndexError:
-                return Connection(endpoint, self._address.tls)
+                return HttpConnection(endpoint, self._address.tls)
             if connection.usable():
                 return connection
             connection.close()
 
-    def _put_back(self, endpoint: Endpoint, connection: Connection) -> None:
+    def _put_back(self, endpoint: Endpoint, connection: HttpConnection) -> None:
         if len(self._idle[endpoint]) < IDLE_MAX and self._pid == os.getpid():
             self._idle[endpoint].append(connection)
         else:

@@ -8,10 +8,10 @@ from typing import Final
 
 from holdfast.core.ports import Clock
 from holdfast.errors import BackendError, Unavailable
-from holdfast.stores.nats.link import ConnectionBroken
-from holdfast.stores.nats.requests import BucketRequests, Message, Write
+from holdfast.stores.nats.link import NatsConnectionBroken
+from holdfast.stores.nats.requests import BucketMessage, BucketRequests, Write
 from holdfast.stores.nats.revisions import Revision, Revisions, left_ns, shown_ns
-from holdfast.stores.nats.values import Free, Held, mark_of
+from holdfast.stores.nats.values import Free, HeldValue, mark_of
 
 _AGAIN_S: Final = 0.002
 
@@ -28,7 +28,7 @@ class LeaseKeys:
         """The last message of the key, as far as this process knows."""
         return self._revisions.get(key)
 
-    def read(self, key: str, message: Message | None) -> Revision | None:
+    def read(self, key: str, message: BucketMessage | None) -> Revision | None:
         """Note what was read."""
         if message is None:
             self._revisions.forget(key)
@@ -81,7 +81,7 @@ class KeyStep:
         self.deadline_ns = deadline_ns
         self.known = keys.known(key)
         self.fresh = False  # whether it was read in this operation
-        self.broken: ConnectionBroken | None = None  # a write whose outcome is not known yet
+        self.broken: NatsConnectionBroken | None = None  # a write whose outcome is not known yet
 
     @property
     def free(self) -> bool:
@@ -89,14 +89,14 @@ class KeyStep:
         left = self._keys.left(self.known)
         return left is not None and left <= 0
 
-    def ours(self, token: str) -> Held | None:
+    def ours(self, token: str) -> HeldValue | None:
         """The lease, if the token holds the key and has not expired; it names its fence."""
         known = self.known
-        if known is None or not isinstance(known.content, Held) or self.free:
+        if known is None or not isinstance(known.content, HeldValue) or self.free:
             return None
         return replace(known.content, fence=known.fence) if known.content.mark == mark_of(token) else None
 
-    def replacing(self, content: Held | Free) -> Write:
+    def replacing(self, content: HeldValue | Free) -> Write:
         """The write that replaces the message that is known."""
         return Write(self._key, 0 if self.known is None else self.known.seq, content)
 
@@ -104,7 +104,7 @@ class KeyStep:
         """Read the last message of the key."""
         try:
             message = await self._keys.bucket.read(self._key, self.deadline_ns)
-        except ConnectionBroken as error:
+        except NatsConnectionBroken as error:
             self._once(Unavailable(f"{error}".removesuffix("; it may have taken effect")))  # reads have no effect
             await self.read()
             return
@@ -112,7 +112,7 @@ class KeyStep:
             raise self.broken or error from None
         self.known, self.fresh = self._keys.read(self._key, message), True
 
-    async def write(self, content: Held | Free) -> Revision | None:
+    async def write(self, content: HeldValue | Free) -> Revision | None:
         """Replace the message that is known. None: another message was found there, and read."""
         write = self.replacing(content)
         try:
@@ -120,7 +120,7 @@ class KeyStep:
                 await self.read()
                 return None
             seq = await self._keys.bucket.write(write, self.deadline_ns)
-        except ConnectionBroken as error:
+        except NatsConnectionBroken as error:
             self._once(error)
             self.broken = error
             await self.read()

@@ -2,7 +2,7 @@
 
 Promises: a call ends at its deadline. It connects when first used; all callers that come meanwhile wait for the same
 connection, each until its own deadline, and the servers of the URL share the time, so that one that hangs does not use
-it up. When the connection breaks, requests that were sent get `ConnectionBroken` immediately (they may have taken
+it up. When the connection breaks, requests that were sent get `NatsConnectionBroken` immediately (they may have taken
 effect). A request that the server does not permit gets `Misconfigured` immediately. A connection that lets a deadline
 pass and has answered nothing for a second is given up. The client of the library never
 reconnects: a request that was not sent is not kept for a later connection.
@@ -43,7 +43,7 @@ _FORBIDDEN: Final = re.compile(r"permissions violation for (publish|subscription
 _inherited: list[object] = []
 
 
-class ConnectionBroken(Timeout):
+class NatsConnectionBroken(Timeout):
     """The connection broke after the request was sent and before its answer: it may have taken effect.
 
     Unlike a plain `Timeout` there may be time left to ask again, if asking again is harmless.
@@ -86,7 +86,7 @@ class NatsSession:
         if self.lost:
             return
         self.lost = True
-        self.acks.fail(ConnectionBroken(f"nats at {self._address}: {why}; it may have taken effect"))
+        self.acks.fail(NatsConnectionBroken(f"nats at {self._address}: {why}; it may have taken effect"))
         for call in self.on_lost:
             call()
 

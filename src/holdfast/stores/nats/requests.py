@@ -30,7 +30,7 @@ from holdfast.stores.nats.values import (
     OPERATION,
     Content,
     Free,
-    Held,
+    HeldValue,
     audit_data,
     audit_record,
     decoded,
@@ -53,7 +53,7 @@ _SECONDS: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Message(NamedTuple):
+class BucketMessage(NamedTuple):
     """The last message of a key."""
 
     seq: int
@@ -66,7 +66,7 @@ class Write(NamedTuple):
 
     key: str
     expected: int
-    content: Held | Free
+    content: HeldValue | Free
 
 
 class BucketRequests:
@@ -173,7 +173,7 @@ class BucketRequests:
             return seq
         return self._garbled("a write")
 
-    async def read(self, key: str, deadline_ns: int) -> Message | None:
+    async def read(self, key: str, deadline_ns: int) -> BucketMessage | None:
         """The last message of a key, and now and then the time of the servers in the same round trip. None: none."""
         asks = [self._reading(self.names.subjects + key_token(key))]
         now_ns = self._clock.now().mono
@@ -184,7 +184,7 @@ class BucketRequests:
             self._time_of(answers[1])
         return self._message(answers[0])
 
-    async def read_all(self, keys: Sequence[str], deadline_ns: int) -> list[Message | None]:
+    async def read_all(self, keys: Sequence[str], deadline_ns: int) -> list[BucketMessage | None]:
         """The last messages of some keys, in one round trip."""
         if not keys:
             return []
@@ -196,12 +196,12 @@ class BucketRequests:
             f"$JS.API.STREAM.MSG.GET.{self.names.stream}", b'{"last_by_subj":"' + subject.encode() + b'"}', {}
         )
 
-    def _message(self, answer: dict[str, Any] | BackendError) -> Message | None:
+    def _message(self, answer: dict[str, Any] | BackendError) -> BucketMessage | None:
         found = self._found(answer)
         if found is None:
             return None
         seq, data, headers, stored_ns = found
-        return Message(seq, decoded(data, headers), stored_ns)
+        return BucketMessage(seq, decoded(data, headers), stored_ns)
 
     def _found(self, answer: dict[str, Any] | BackendError) -> tuple[int, bytes, dict[str, str], int] | None:
         if isinstance(answer, BackendError):

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from holdfast.stores.nats.values import Content, Foreign, Free, Held
+from holdfast.stores.nats.values import Content, Foreign, Free, HeldValue
 from holdfast.types import NS
 
 CLOCKS_APART_NS: Final = 10 * NS
@@ -41,7 +41,7 @@ class Revision(NamedTuple):
     @property
     def fence(self) -> int:
         """The fence of the grant that the message belongs to."""
-        fence = self.content.fence if isinstance(self.content, Held) else None
+        fence = self.content.fence if isinstance(self.content, HeldValue) else None
         return self.seq if fence is None else fence
 
 
@@ -72,7 +72,7 @@ def left_ns(revision: Revision, now_ns: int, server: ServerTime | None) -> int |
 def shown_ns(revision: Revision, now_ns: int, server: ServerTime | None) -> int | None:
     """The time left as people should see it: by the clock of the servers, without the allowance for clocks."""
     left = left_ns(revision, now_ns, server)
-    if left is None or not isinstance(revision.content, Held):
+    if left is None or not isinstance(revision.content, HeldValue):
         return left
     if revision.stored_ns is not None and server is not None:
         left = min(left, revision.content.ttl_ns - (server.at(now_ns) - revision.stored_ns))

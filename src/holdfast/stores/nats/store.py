@@ -18,10 +18,10 @@ from holdfast.core.ports import LISTEN_NS, Capabilities, Clock, Watch
 from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.stores.nats.diagnosis import findings, probe
 from holdfast.stores.nats.keys import KeyStep, LeaseKeys
-from holdfast.stores.nats.link import ConnectionBroken, NatsLink
+from holdfast.stores.nats.link import NatsConnectionBroken, NatsLink
 from holdfast.stores.nats.requests import BucketRequests, Write
 from holdfast.stores.nats.revisions import Revision, Revisions
-from holdfast.stores.nats.values import FOREIGN_OWNER, Foreign, Free, Held, held, key_token, mark_of
+from holdfast.stores.nats.values import FOREIGN_OWNER, Foreign, Free, HeldValue, held, key_token, mark_of
 from holdfast.stores.nats.wakeups import WakeupHub
 from holdfast.types import AcquireRequest, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
 
@@ -96,7 +96,7 @@ class NatsStore:
             for (at, write), answer in zip(writes.items(), stored, strict=True):
                 if isinstance(answer, int):
                     self._keys.wrote(write, answer)
-                if not isinstance(answer, ConnectionBroken):  # it is asked for again, on another connection
+                if not isinstance(answer, NatsConnectionBroken):  # it is asked for again, on another connection
                     answers[at] = True if isinstance(answer, int) else answer
         alone = [at for at, answer in enumerate(answers) if answer is None]
         for at, answer in zip(alone, await _all([self._renew(renewals[at], deadline_ns) for at in alone]), strict=True):
@@ -205,7 +205,7 @@ class NatsStore:
             if known is None or step.free:
                 return None
             content = known.content
-            owner, fence = (content.owner, known.fence) if isinstance(content, Held) else (FOREIGN_OWNER, None)
+            owner, fence = (content.owner, known.fence) if isinstance(content, HeldValue) else (FOREIGN_OWNER, None)
             record = AuditRecord(self._clock.now().wall, "force_release", key, actor, reason, owner, fence, 0)
             write = step.replacing(Free(forced=record))
             seq = await self._bucket.write(write, step.deadline_ns)
@@ -253,14 +253,14 @@ class NatsStore:
 
     def _busy(self, key: str, known: Revision | None) -> Busy:
         content = None if known is None else known.content
-        return Busy(key, content.owner if isinstance(content, Held) else FOREIGN_OWNER, self._keys.left(known))
+        return Busy(key, content.owner if isinstance(content, HeldValue) else FOREIGN_OWNER, self._keys.left(known))
 
     def _holding(self, key: str, known: Revision | None) -> Holding | None:
         left = self._keys.left(known)
         if known is None or (left is not None and left <= 0):
             return None
         content = known.content
-        if isinstance(content, Held):
+        if isinstance(content, HeldValue):
             mark = content.mark[:_FINGERPRINT]
             shown = self._keys.shown(known)
             return Holding(key, content.owner, known.fence, content.family, content.granted_ns, shown, mark)

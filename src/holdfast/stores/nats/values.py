@@ -35,7 +35,7 @@ _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldValue:
     """A key that is held, or kept for a minimum time."""
 
     owner: str
@@ -61,7 +61,7 @@ class Foreign:
     mark: str
 
 
-Content = Held | Free | Foreign
+Content = HeldValue | Free | Foreign
 
 
 def mark_of(token: str) -> str:
@@ -69,12 +69,12 @@ def mark_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def held(ask: AcquireRequest, wall_ns: int) -> Held:
+def held(ask: AcquireRequest, wall_ns: int) -> HeldValue:
     """The first message of a grant."""
-    return Held(ask.owner, ask.family, ask.ttl_ns, wall_ns, mark_of(ask.token), None)
+    return HeldValue(ask.owner, ask.family, ask.ttl_ns, wall_ns, mark_of(ask.token), None)
 
 
-def encoded(content: Held | Free, wall_ns: int) -> bytes:
+def encoded(content: HeldValue | Free, wall_ns: int) -> bytes:
     """The data of a message."""
     if isinstance(content, Free):
         found: dict[str, Any] = {"by": content.by} if content.by else {}
@@ -113,7 +113,7 @@ def _free(found: Any) -> Free:
     return Free(by if isinstance(by, str) else "", audit_record(found.get("forced"), 0))
 
 
-def _held(found: Any) -> Held | None:
+def _held(found: Any) -> HeldValue | None:
     match found:
         case {
             "v": 1,
@@ -125,7 +125,7 @@ def _held(found: Any) -> Held | None:
         } if 0 < ttl_ns <= FENCE_MAX:
             fence = found.get("fence")
             if fence is None or (type(fence) is int and 0 < fence <= FENCE_MAX):
-                return Held(owner, family, ttl_ns, granted_ns, mark, fence)
+                return HeldValue(owner, family, ttl_ns, granted_ns, mark, fence)
     return None
 
 

@@ -23,7 +23,7 @@ from holdfast.runtime.connection_pool import ConnectionBroken
 from holdfast.stores.postgres.connection import READ, WRITE, Row, Socket, Value, asking, connecting, not_in_time
 from holdfast.stores.postgres.errors import Congested
 from holdfast.stores.postgres.sync_driver import is_clean
-from holdfast.stores.postgres.url import Place, PostgresAddress
+from holdfast.stores.postgres.url import PostgresAddress, ServerAddress
 from holdfast.types import NS
 
 T = TypeVar("T")
@@ -239,7 +239,7 @@ async def _connect(address: PostgresAddress, deadline_ns: int) -> pq.abc.PGconn:
     raise failed or not_in_time(address)
 
 
-async def _addresses(place: Place, deadline_ns: int) -> list[str | None]:
+async def _addresses(place: ServerAddress, deadline_ns: int) -> list[str | None]:
     if place.name is None:
         return [None]
     try:

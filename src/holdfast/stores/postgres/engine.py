@@ -24,9 +24,9 @@ from holdfast.runtime.postgres_driver import missing_driver
 
 try:
     from holdfast.stores.postgres.asyncio_driver import AsyncioPool
-    from holdfast.stores.postgres.listener import HintListener, PostgresAsyncioSubscriber, PostgresSyncSubscriber
+    from holdfast.stores.postgres.listener import ListenerThread, PostgresAsyncioSubscriber, PostgresSyncSubscriber
     from holdfast.stores.postgres.store import CAPABILITIES, PostgresStore
-    from holdfast.stores.postgres.sync_driver import PostgresPool
+    from holdfast.stores.postgres.sync_driver import LeaseConnections
     from holdfast.stores.postgres.url import PostgresAddress, parse_postgres_url
 except ImportError as error:
     raise missing_driver("postgresql://", error) from error
@@ -39,8 +39,8 @@ class PostgresEngine:
 
     def __init__(self, address: PostgresAddress) -> None:
         self._address = address
-        self._pool = PostgresPool(address)
-        self._listener = HintListener(address)
+        self._pool = LeaseConnections(address)
+        self._listener = ListenerThread(address)
         self._blocking = PostgresStore(address, self._pool, PostgresSyncSubscriber(self._listener))
 
     @property

@@ -46,7 +46,7 @@ _AGAIN_MAX_S: Final = 2.0
 class PostgresSubscription:
     """One waiter's entry: a `WakeupSubscription` for threads. Each serves one waiter, and is then forgotten."""
 
-    def __init__(self, listener: HintListener) -> None:
+    def __init__(self, listener: ListenerThread) -> None:
         self._listener = listener
         self._wakeup = Wakeup()
         self._hint = False
@@ -79,7 +79,7 @@ class PostgresSubscription:
 class LoopSubscription(PostgresSubscription):
     """The same for a task."""
 
-    def __init__(self, listener: HintListener) -> None:
+    def __init__(self, listener: ListenerThread) -> None:
         super().__init__(listener)
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
@@ -100,7 +100,7 @@ class LoopSubscription(PostgresSubscription):
         return True
 
 
-class HintListener:
+class ListenerThread:
     """The listening thread of one engine in one process."""
 
     def __init__(self, address: PostgresAddress) -> None:
@@ -276,7 +276,7 @@ class HintListener:
 class PostgresSyncSubscriber:
     """Opens subscriptions for threads: a `WakeupSubscriber`."""
 
-    def __init__(self, listener: HintListener) -> None:
+    def __init__(self, listener: ListenerThread) -> None:
         self._listener = listener
 
     async def open(self, timeout_ns: int) -> PostgresSubscription:
@@ -301,7 +301,7 @@ class PostgresSyncSubscriber:
 class PostgresAsyncioSubscriber:
     """Opens subscriptions for the tasks of one loop: a `WakeupSubscriber`."""
 
-    def __init__(self, listener: HintListener) -> None:
+    def __init__(self, listener: ListenerThread) -> None:
         self._listener = listener
 
     async def open(self, timeout_ns: int) -> LoopSubscription:

@@ -38,7 +38,7 @@ _ANSWER_NS: Final = 20 * MS  # the least that is left for the answer when a wait
 _US: Final = 1000
 
 
-class Driver(Protocol):
+class PostgresDriver(Protocol):
     """Connections, for threads or for one event loop."""
 
     def deadline(self, timeout_ns: int) -> int:
@@ -107,7 +107,7 @@ class _PostgresHintQueue:
 class PostgresStore:
     """`ports.Store` on one database, in the color of its driver."""
 
-    def __init__(self, address: PostgresAddress, driver: Driver, subscriber: PostgresSubscriber) -> None:
+    def __init__(self, address: PostgresAddress, driver: PostgresDriver, subscriber: PostgresSubscriber) -> None:
         self._address = address
         self._driver = driver
         self._subscriber = subscriber

@@ -20,7 +20,7 @@ from holdfast.core.failpoints import reach
 from holdfast.errors import BackendError, BadInput, Timeout, Unavailable
 from holdfast.runtime.connection_pool import ConnectionBroken, ConnectionPool, PoolSlot
 from holdfast.stores.postgres.connection import READ, Row, Socket, Value, asking, connecting, not_in_time
-from holdfast.stores.postgres.url import Place, PostgresAddress
+from holdfast.stores.postgres.url import PostgresAddress, ServerAddress
 from holdfast.types import MS
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def driven(steps: Generator[Socket, None, T], deadline_ns: int) -> T | None:
         return result
 
 
-class PostgresPool(ConnectionPool[PostgresConnection]):
+class LeaseConnections(ConnectionPool[PostgresConnection]):
     """The connections of one engine in one process. Calls may come from any thread."""
 
     doubt_ns = 0  # to look at the socket costs little, and a lost answer a good deal
@@ -147,7 +147,7 @@ def _connect(address: PostgresAddress, deadline_ns: int) -> pq.abc.PGconn:
     raise failed or not_in_time(address)
 
 
-def _addresses(place: Place) -> list[str | None]:
+def _addresses(place: ServerAddress) -> list[str | None]:
     if place.name is None:
         return [None]
     try:

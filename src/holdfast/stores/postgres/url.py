@@ -44,7 +44,7 @@ _DEFAULTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """One server to try. `name` is a host that has to be resolved first; None: the library knows where."""
 
     name: str | None
@@ -62,7 +62,7 @@ class PostgresAddress:
     """A parsed URL. `str()` is how errors name the server: without the password."""
 
     shown: str
-    places: tuple[Place, ...] = field(repr=False)
+    places: tuple[ServerAddress, ...] = field(repr=False)
     schema: str  # quoted
     pool_max: int
 
@@ -108,7 +108,7 @@ def _own_options(query: str) -> dict[str, str]:
     return options
 
 
-def _places(options: Mapping[str, Any], shown: str) -> list[Place]:
+def _places(options: Mapping[str, Any], shown: str) -> list[ServerAddress]:
     """One for each host. libpq itself would wait for a silent host as long as the system does."""
     lists = {name: str(options[name]).split(",") for name in ("host", "hostaddr", "port") if options.get(name)}
     hosts, addresses = lists.get("host"), lists.get("hostaddr")
@@ -127,7 +127,7 @@ def _places(options: Mapping[str, Any], shown: str) -> list[Place]:
         rest = {name: value for name, value in options.items() if name not in named}
         rest.update({name: value for name, value in named.items() if value})
         resolved = not host or bool(address) or host.startswith(("/", "@"))
-        found.append(Place(None if resolved else host, ports[at] or _DEFAULT_PORT, rest))
+        found.append(ServerAddress(None if resolved else host, ports[at] or _DEFAULT_PORT, rest))
     return found
 
 
