@@ -123,6 +123,7 @@ model: $(STAMPS)/dev ## Check every state of the model of leases and fences with
 
 docs: $(STAMPS)/dev ## Regenerate the generated pages
 	@$(PY) tools/states.py --write
+	@$(PY) tools/job_states.py --write
 	@$(PY) tools/reference.py --write
 	@$(PY) tools/states.py --write
 	@$(PY) tools/store_tables.py --write
