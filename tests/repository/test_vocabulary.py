@@ -38,9 +38,9 @@ EXCEPTIONS = {
 
 # The number of retired words in each folder. It only shrinks: lower it when a folder uses fewer.
 CEILINGS: dict[str, int] = {
-    "docs": 28,
+    "docs": 17,
     "src/holdfast/guards": 1,
-    "src/holdfast/plane": 4,
+    "src/holdfast/plane": 3,
     "tests/integration": 3,
     "tests/unit": 3,
     "tools": 11,
