@@ -356,9 +356,9 @@ def the_way_back_to_the_fixed_delay_needs_a_restart(patch: pytest.MonkeyPatch) -
     "Holdfast itself: a counter that could not move",
     where="plane/policy/duplicate_counters.py",
     found_by=Test(
-        "unit.plane.process.test_fail_open_input",
+        "integration.plane.process.test_fail_open_input",
         "test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input",
-        at="assert counted(cut_off) == 2",
+        at="assert counted(plane) == 2",
     ),
     attacks=("R64",),
 )

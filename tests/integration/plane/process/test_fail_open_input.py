@@ -1,4 +1,4 @@
-"""Jobs that reach the scheduler from runs whose lock was had without the lease store are counted, and no others."""
+"""Jobs that reach the scheduler from runs locked without the lease store are counted, and no others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import CheckRun
+from support.fixtures.redis import StartRedis
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.server]
 
 ME = Caller("test")
-NOWHERE = "redis://127.0.0.1:1/0"
 STEPS = {"name": "two", "risk": "low", "steps": {each: {"kind": "job", "topic": "t"} for each in ("a", "b")}}
 
 
@@ -30,20 +30,20 @@ def counted(components: Components) -> object:
 
 
 @pytest.mark.requires("R64", "R80")
-async def test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input(tmp_path: Path) -> None:
-    database = f"sqlite:///{tmp_path}/plane.db?synchronous=normal"
-    async with asyncio.timeout(60), open_components(Settings(database=database), serving=True) as well:
-        await well.flows.define(ME, from_document(STEPS))
-        await well.flows.start(ME, "two", run_id="checked")
-        await engine_of(well).move("checked", CheckRun())
-        assert counted(well) == 0
-    async with (
-        asyncio.timeout(60),
-        open_components(Settings(database=database, leases=NOWHERE), serving=True) as cut_off,
-    ):
-        await cut_off.flows.start(ME, "two", run_id="unchecked")
-        engine = engine_of(cut_off)
+async def test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input(
+    tmp_path: Path, own_redis: StartRedis
+) -> None:
+    server = own_redis()
+    chosen = Settings(database=f"sqlite:///{tmp_path}/plane.db?synchronous=normal", leases=server.url)
+    async with asyncio.timeout(60), open_components(chosen, serving=True) as plane:
+        engine = engine_of(plane)
+        await plane.flows.define(ME, from_document(STEPS))
+        await plane.flows.start(ME, "two", run_id="checked")
+        await engine.move("checked", CheckRun())
+        assert counted(plane) == 0
+        server.kill()
+        await plane.flows.start(ME, "two", run_id="unchecked")
         await engine.move("unchecked", CheckRun())
-        assert counted(cut_off) == 2
+        assert counted(plane) == 2
         await engine.move("unchecked", CheckRun())  # a second look makes no more jobs
-        assert counted(cut_off) == 2
+        assert counted(plane) == 2
