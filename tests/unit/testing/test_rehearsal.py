@@ -111,7 +111,7 @@ def test_a_fan_out_and_a_nested_run_have_outputs_of_their_own() -> None:
         ({"outputs": {"pay": object()}}, "outputs.pay: "),
         ({"at": datetime(2026, 1, 1)}, "at: has no time zone"),  # noqa: DTZ001 - that is the point
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_meant_is_refused_with_the_fix(change: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
