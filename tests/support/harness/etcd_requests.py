@@ -10,7 +10,8 @@ from typing import Any
 from holdfast.core.ports import Store
 from holdfast.errors import Timeout
 from holdfast.stores.etcd.sync_driver import BlockingHttp
-from holdfast.stores.etcd.url import Endpoint, EtcdAddress, parse_etcd_url
+from holdfast.stores.etcd.url import EtcdAddress, parse_etcd_url
+from holdfast.stores.url_parts import Endpoint
 from holdfast.types import NS, AcquireRequest, Grant, Renewal
 
 SOON = 5 * NS

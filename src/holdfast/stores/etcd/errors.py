@@ -7,7 +7,7 @@ import ssl
 from typing import Final
 
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
-from holdfast.stores.etcd.url import Endpoint
+from holdfast.stores.url_parts import Endpoint
 
 # Codes of gRPC.
 _UNKNOWN, _INVALID, _DEADLINE, _NOT_FOUND, _DENIED, _EXHAUSTED = 2, 3, 4, 5, 7, 8

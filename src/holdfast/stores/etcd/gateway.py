@@ -29,7 +29,8 @@ from holdfast.stores.etcd.messages import (
     text,
     transaction,
 )
-from holdfast.stores.etcd.url import Endpoint, EtcdAddress
+from holdfast.stores.etcd.url import EtcdAddress
+from holdfast.stores.url_parts import Endpoint
 from holdfast.types import MS
 
 T = TypeVar("T")

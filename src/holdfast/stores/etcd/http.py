@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import httpcore
 
-from holdfast.stores.etcd.url import Endpoint
+from holdfast.stores.url_parts import Endpoint
 
 SENDING: Final = "http11.send_request_headers.started"  # from here on a request may take effect
 ANSWERING: Final = "http11.receive_response_headers.started"

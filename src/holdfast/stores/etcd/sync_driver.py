@@ -23,7 +23,8 @@ from holdfast.core.failpoints import reach
 from holdfast.errors import Timeout
 from holdfast.stores.etcd.errors import broken, garbled, late, unreachable
 from holdfast.stores.etcd.http import ANSWER_MAX, ANSWERING, SENDING, lines, request
-from holdfast.stores.etcd.url import Endpoint, EtcdAddress
+from holdfast.stores.etcd.url import EtcdAddress
+from holdfast.stores.url_parts import Endpoint
 from holdfast.types import NS
 
 IDLE_MAX = 16

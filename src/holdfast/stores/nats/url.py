@@ -13,22 +13,21 @@ Promises: nothing is sent anywhere; no text made here contains a password, for n
 
 from __future__ import annotations
 
-import difflib
 import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 from holdfast.errors import BadInput
 from holdfast.stores.tls_options import TLS_FILES, client_context
+from holdfast.stores.url_parts import split_url, url_hosts, url_options
 
 DEFAULT_PORT: Final = 4222
 DEFAULT_BUCKET: Final = "holdfast"
 REPLICAS: Final = ("1", "2", "3", "4", "5")
-SERVERS_MAX: Final = 16
 
 _OPTIONS: Final = ("bucket", "replicas", *TLS_FILES)
 _BUCKET: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -51,47 +50,20 @@ class NatsAddress:
 
 def parse_nats_url(url: str) -> NatsAddress:
     """Understand a URL, or raise `BadInput` that names the part and the fix."""
-    if not url.isascii() and url != url.encode("utf-8", "replace").decode():
-        raise BadInput("url", "holds bytes that are no text", "write it in UTF-8")
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise BadInput("url", "is not a URL", _SHAPE) from None
+    parts = split_url(url, ("nats", "tls"), "a NATS", _SHAPE)
     scheme = parts.scheme.lower()
-    if scheme not in ("nats", "tls"):
-        raise BadInput("url", f"{scheme}:// is not a NATS URL", _SHAPE)
-    if parts.fragment:
-        raise BadInput("url", "has a '#' part", "write a '#' in a password as %23")
     if parts.path.strip("/"):
         raise BadInput("url", "has a path, which NATS does not know", "write the bucket as ?bucket=NAME")
-    options = _options(parts.query, tls=scheme == "tls")
+    tls = scheme == "tls"
+    options = url_options(parts.query, _OPTIONS, tls_only=TLS_FILES, tls=tls, tls_scheme="tls")
     userinfo, at, places = parts.netloc.rpartition("@")
     return NatsAddress(
-        servers=tuple(f"{scheme}://{place}" for place in _servers(places)),
+        servers=tuple(f"{scheme}://{place}" for place in url_hosts(places, DEFAULT_PORT, _SHAPE)),
         credentials=MappingProxyType(_credentials(userinfo) if at else {}),
-        tls=client_context(options) if scheme == "tls" else None,
+        tls=client_context(options) if tls else None,
         bucket=check_bucket("url option bucket", options.get("bucket", DEFAULT_BUCKET)),
         replicas=_replicas(options.get("replicas", "1")),
     )
-
-
-def _servers(places: str) -> list[str]:
-    found: list[str] = []
-    for place in places.split(","):
-        try:
-            one = urlsplit(f"//{place}")
-            host, port = one.hostname or ("localhost" if not places else ""), one.port
-        except ValueError:
-            raise BadInput("url host", "one is not a host with a port from 1 to 65535", _SHAPE) from None
-        if not host or not host.isprintable() or " " in host or port == 0 or "@" in place:
-            raise BadInput("url host", "one is empty, has a space, user or port 0", _SHAPE)
-        server = f"{f'[{host}]' if ':' in host else host}:{port or DEFAULT_PORT}"
-        if server in found:
-            raise BadInput("url host", f"{server} is given twice", "give each server once")
-        found.append(server)
-    if len(found) > SERVERS_MAX:
-        raise BadInput("url host", f"{len(found)} servers", f"give at most {SERVERS_MAX}")
-    return found
 
 
 def _credentials(userinfo: str) -> dict[str, str]:
@@ -105,22 +77,6 @@ def _credentials(userinfo: str) -> dict[str, str]:
     if not colon:
         return {"token": unquote(user)}
     return {"user": unquote(user), "password": unquote(password)}
-
-
-def _options(query: str, *, tls: bool) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(_OPTIONS)}"
-            # The name is shown only if it looks like one: an unescaped '?' in a password would end up here.
-            raise BadInput("url option", f"{repr(name) if near else 'one'} is not an option of this store", hint)
-        if name in options:
-            raise BadInput(f"url option {name}", "is given twice", "give it once")
-        if name in TLS_FILES and not tls:
-            raise BadInput(f"url option {name}", "is for TLS, and this URL is not", "write tls:// for TLS")
-        options[name] = value
-    return options
 
 
 def check_bucket(field: str, text: str) -> str:

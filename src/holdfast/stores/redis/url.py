@@ -19,17 +19,17 @@ Promises: nothing is sent anywhere; no text made here contains a password, for n
 
 from __future__ import annotations
 
-import difflib
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode
 
 from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput
 from holdfast.stores.registry import redacted
 from holdfast.stores.tls_options import TLS_FILES, client_context
+from holdfast.stores.url_parts import split_url, url_options
 from holdfast.types import MS, NS, check_key, check_label
 
 DEFAULT_PORT = 6379
@@ -124,19 +124,14 @@ class ServerSource(Protocol):
 
 def parse_redis_url(url: str) -> RedisAddress:
     """Understand a URL, or raise `BadInput` that names the part and the fix."""
-    if not url.isascii() and url != url.encode("utf-8", "replace").decode():
-        raise BadInput("url", "holds bytes that are no text", "write it in UTF-8")
+    parts = split_url(url, (*_TCP, *_UNIX), "a Redis", _SHAPE)
+    scheme = parts.scheme.lower()
     try:
-        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise BadInput("url", "is not a URL, or its port is not a number from 0 to 65535", _SHAPE) from None
-    scheme = parts.scheme.lower()
-    if scheme not in (*_TCP, *_UNIX):
-        raise BadInput("url", f"{scheme}:// is not a Redis URL", _SHAPE)
-    if parts.fragment:
-        raise BadInput("url", "has a '#' part", "write a '#' in a password as %23")
-    options = _options(parts.query, tls=scheme in _TLS)
+        raise BadInput("url", "its port is not a number from 0 to 65535", _SHAPE) from None
+    tls = scheme in _TLS
+    options = url_options(parts.query, _OPTIONS, tls_only=_TLS_OPTIONS, tls=tls, tls_scheme="rediss")
     if scheme in _UNIX:
         host, port, path, db_text = "", 0, _socket_path(parts), options.get("db", "")
     else:
@@ -153,7 +148,7 @@ def parse_redis_url(url: str) -> RedisAddress:
         db=_db(db_text),
         username=unquote(parts.username) if parts.username else None,
         password=None if parts.password is None else unquote(parts.password),
-        tls=_context(options) if scheme in _TLS else None,
+        tls=_context(options) if tls else None,
         prefix=check_key("url option prefix", options["prefix"]) if options.get("prefix") else "",
         namespace=check_label("url option namespace", options.get("namespace", "holdfast")),
         wait_replicas=_wait_replicas(options),
@@ -235,23 +230,6 @@ def _wait_replicas(options: Mapping[str, str]) -> int:
     if "wait_timeout" in options and not int(text):
         raise BadInput("url option wait_timeout", "there is nothing to wait for", "give wait_replicas too")
     return int(text)
-
-
-def _options(query: str, *, tls: bool) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(_OPTIONS)}"
-            # The name is shown only if it looks like one: an unescaped '?' in a password would end up here.
-            shown = repr(name) if near else "one"
-            raise BadInput("url option", f"{shown} is not an option of this store", hint)
-        if name in options:
-            raise BadInput(f"url option {name}", "is given twice", "give it once")
-        if name in _TLS_OPTIONS and not tls:
-            raise BadInput(f"url option {name}", "is for TLS, and this URL is not", "write rediss:// for TLS")
-        options[name] = value
-    return options
 
 
 def _host(parts: SplitResult) -> str:
