@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from holdfast.ops.runbooks.model import FindingSeverity
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat
+from holdfast.plane.schedules.model import made_spec
 from holdfast.types import NS
 from holdfast.web import status_cache
 from holdfast.web.routes import findings
@@ -348,6 +349,28 @@ def test_findings_name_the_cause_with_evidence_and_commands_that_can_be_copied(
             page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(); }")
             cause.get_by_role("button", name=f"Copy: holdfast jobs show {job.id}").click()
             assert page.evaluate("getSelection().toString()").strip() == f"holdfast jobs show {job.id}"
+
+
+def test_schedules_show_their_due_times_state_and_last_job(tmp_path: Path, chromium: Browser) -> None:
+    with Running(tmp_path, parts=("api",)) as made:
+        with opened(chromium, made.url) as page:
+            expect(page.locator("#jobs-title")).to_be_visible()
+            expect(page.locator("#schedules")).to_be_hidden()
+        service = made.plane.components.service.schedules
+        made.run(service.put(ME, made_spec("nightly", "double", tenant="acme", cron="0 3 1 1 *", tz="Europe/Berlin")))
+        made.run(service.put(ME, made_spec("often", "double", every="1d")))
+        made.run(service.pause(ME, "often", reason="incident 7"))
+        job, _ = made.run(service.run(ME, "often"))
+        with opened(chromium, made.url) as page:
+            nightly, often = (page.locator(f'[data-schedule="{name}"]') for name in ("nightly", "often"))
+            expect(page.locator("#schedules-note")).to_have_text("2 schedules, 1 paused")
+            expect(nightly).to_contain_text("acme / nightly")
+            expect(nightly).to_contain_text("0 3 1 1 * (Europe/Berlin)")
+            expect(nightly).to_contain_text("no job yet")
+            expect(often).to_contain_text(f"paused by {ME.name}")
+            often.get_by_role("button", name="last job").click()
+            expect(page.locator("#details-title")).to_be_visible()
+            expect(page.locator("#details")).to_contain_text(job.id)
 
 
 def test_a_server_that_goes_is_said_to_be_gone_and_is_found_again(tmp_path: Path, chromium: Browser) -> None:

@@ -8,6 +8,7 @@ import { Headline } from './headline.js';
 import { Jobs } from './jobs.js';
 import { Letters, Workers } from './lists.js';
 import { Locks } from './locks.js';
+import { Schedules } from './schedules.js';
 import { timeOfDay } from './format.js';
 
 const TICK_MS = 200;
@@ -21,6 +22,7 @@ const jobs = new Jobs(open, (group) => headline.chosen(group));
 const locks = new Locks(open);
 const workers = new Workers();
 const letters = new Letters(open);
+const schedules = new Schedules(open);
 const parts = new Rows(byId('parts'), buildPart, fillPart);
 const feed = new Feed(seen, linked);
 let live = false;
@@ -37,6 +39,7 @@ function seen(model) {
   locks.show(model, now);
   workers.show(model, now);
   letters.show(model, now);
+  schedules.show();
   details.show(model);
   tick();
   trouble(model);
@@ -99,6 +102,7 @@ function warn(kind, title, text) {
 
 function lock(problem) {
   findings.forget();
+  schedules.forget();
   show(byId('board'), false);
   show(byId('banner'), false);
   parts.show([], ([name]) => name);
@@ -131,6 +135,7 @@ function tick() {
   locks.tick(now);
   workers.tick(now);
   letters.tick(now);
+  schedules.tick(now);
 }
 
 setInterval(tick, TICK_MS);
