@@ -62,6 +62,11 @@ CHOSEN = ("scheduler.job", "worker.job")
 
 # Panels and series that may be empty on this plane, with the reason.
 NO_SERIES = {
+    ("Oldest waiting job", "{{topic}}"): "no job waits",
+    ("Clock offset", "{{instance}}"): "only Postgres has a clock of its own",
+    ("Longest attempt", "{{topic}}"): "no attempt runs at that moment",
+    ("Hung attempts, jobs that kill workers", "hung: {{topic}}"): "nothing hangs",
+    ("Jobs without workers", "no worker: {{topic}}"): "every topic has workers",
     ("Exercised fallback", "share: {{family}}"): "nothing is exercised",
     ("Exercised fallback", "per second: {{family}}, {{risk}}"): "nothing is exercised",
     ("Stale jobs by state", "timed out per second, {{state}}"): "nothing was overdue",

@@ -32,49 +32,29 @@ from holdfast.plane.settings.settings import (
 SETTINGS = Settings(database="sqlite:///plane.db")
 METRICS = {each.name: each for each in TABLE}
 BUILT_IN = {"up", "ALERTS"}  # what every Prometheus has
-UNITS = {"short", "s", "percentunit", "cps", "reqps", "Bps"}  # of Grafana's list of units
+UNITS = {"short", "s", "percentunit", "cps", "reqps", "Bps", "bytes"}  # of Grafana's list of units
 SELECTOR = re.compile(r"(\w+)\{([^{}]*)\}")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"')
 GROUPING = re.compile(r"(?:by|on)\s*\(([^()]*)\)")
 
 # Metrics that are on no panel, and why the person on call does not need them.
-ALERTED = "an alert has it, and `holdfast why` prints it with its cause"
 OFF_PANEL = {
     "holdfast_approvals_repeated_total": "a second click; harmless",
     "holdfast_audit_files_deleted_total": "rotation as configured",
     "holdfast_audit_files_total": "rotation as configured",
-    "holdfast_clock_ahead_seconds": ALERTED,
     "holdfast_database_bells": "constant while a process runs",
     "holdfast_database_busy_total": "the seconds waited are shown, which say more",
     "holdfast_database_largest_group": "a record, for benchmarks",
-    "holdfast_dependency_seconds": ALERTED,
-    "holdfast_dependency_up": ALERTED,
-    "holdfast_disk_free_bytes": ALERTED,
     "holdfast_dispatcher_rounds_total": "looks by outcome are shown",
     "holdfast_engine_given_back_total": "the orderly end of a process",
     "holdfast_guard_entered_total": "every job; refusals are shown",
     "holdfast_http_callers": "the memory of the rate limit; who is turned away is shown",
     "holdfast_http_connections": "bounded by the server; connections that it closes are shown",
     "holdfast_otel_exports_total": "what does not arrive cannot be seen there; the log says it",
-    "holdfast_plane_dead_letters": ALERTED,
-    "holdfast_plane_deadly_jobs": ALERTED,
-    "holdfast_plane_hung_attempts": ALERTED,
-    "holdfast_plane_late_schedule_seconds": ALERTED,
-    "holdfast_plane_longest_attempt_seconds": ALERTED,
-    "holdfast_plane_oldest_approval_seconds": ALERTED,
-    "holdfast_plane_oldest_waiting_seconds": ALERTED,
-    "holdfast_plane_open_approvals": ALERTED,
-    "holdfast_plane_paused_schedules": "`holdfast why` names those that were paused for long",
-    "holdfast_plane_pool_full": ALERTED,
-    "holdfast_plane_recent_dead_letters": ALERTED,
-    "holdfast_plane_silent_workers": ALERTED,
-    "holdfast_plane_unserved_jobs": ALERTED,
-    "holdfast_plane_worker_clock_ahead_seconds": ALERTED,
     "holdfast_policy_busy_jitter_seconds": "a setting; `holdfast policy show` prints it",
     "holdfast_reconciler_spared_total": "nothing was done, rightly",
     "holdfast_replayer_running_total": "nothing was done, rightly",
     "holdfast_replayer_waiting_total": "nothing was done, rightly",
-    "holdfast_topic_oldest_waiting_seconds": ALERTED,
 }
 
 
@@ -195,6 +175,7 @@ def test_the_document_has_what_grafana_needs() -> None:
         assert all(target["datasource"] == variable and target["expr"] for target in each["targets"])
         assert all(target["legendFormat"] and target["instant"] != target["range"] for target in each["targets"])
         defaults = each["fieldConfig"]["defaults"]
+        assert defaults["noValue"].endswith("."), "an empty panel explains itself"
         assert defaults["unit"] in UNITS
         steps = [step["value"] for step in defaults["thresholds"]["steps"]]
         assert steps[0] is None
@@ -213,6 +194,7 @@ def test_rows_come_in_the_order_of_an_incident_and_titles_are_unique() -> None:
     found = rows(SETTINGS)
     assert [row.title for row in found] == [
         "Is anything wrong?",
+        "Causes",
         "Contention",
         "Holds and margins",
         "Error policy",

@@ -160,6 +160,7 @@ def _field(panel: Panel) -> dict[str, Any]:
     top = {} if panel.top is None else {"max": panel.top}
     return {
         "unit": str(panel.unit),
+        "noValue": panel.empty,
         "min": 0,
         **top,
         "color": {"mode": "thresholds" if by_steps else "palette-classic"},

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from holdfast.core.name_prefixes import NamePrefixes
 from holdfast.ops.dashboard.panels import COLUMNS, Panel, Row
 from holdfast.ops.dashboard.promql import series
+from holdfast.ops.dashboard.sections.causes import CAUSES
 from holdfast.ops.dashboard.sections.contention import contention
 from holdfast.ops.dashboard.sections.jobs import JOBS
 from holdfast.ops.dashboard.sections.loops import loops
@@ -85,6 +86,7 @@ def rows(settings: Settings) -> tuple[Row, ...]:
     limits = PanelLimits.of(settings)
     found = (
         summary(limits),
+        CAUSES,
         contention(limits),
         margins(limits),
         policy(limits),

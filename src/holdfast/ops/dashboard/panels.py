@@ -33,6 +33,7 @@ class Unit(StrEnum):
     PER_SECOND = "cps"
     REQUESTS = "reqps"
     BYTES_PER_SECOND = "Bps"
+    BYTES = "bytes"
 
 
 class PanelColor(StrEnum):
@@ -92,6 +93,7 @@ class Panel:
     named: bool = False  # the number has no meaning: the name of the series is shown
     stacked: bool = False
     top: float | None = None  # the end of the scale
+    empty: str = "None so far. If the first row is empty too, Prometheus does not scrape the processes."
 
     def under(self, names: NamePrefixes) -> Panel:
         """The panel with the prefixes of `names`."""
