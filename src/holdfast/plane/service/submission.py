@@ -240,7 +240,10 @@ def _existing(wanted: Submission, job: Job) -> Answer:
         return job, False
     named = wanted.idempotency_key is not None and wanted.idempotency_key == job.idempotency_key
     name = "idempotency key" if named else "id"
-    return RowExists(f"this {name} was used for another job; repeat that one unchanged, or choose another {name}")
+    there_is = f"{job.id} ({job.topic}, {job.state})"
+    return RowExists(
+        f"this {name} was used for another job, {there_is}; repeat that one unchanged, or choose another {name}"
+    )
 
 
 def _request_text(thing: Submission | Job) -> str:

@@ -123,7 +123,7 @@ async def test_an_idempotency_key_makes_one_job_however_many_ask_at_once(every_s
 )
 async def test_an_idempotency_key_is_not_for_another_job(plane_service: Service, other: Submission) -> None:
     await plane_service.submit(BLUE, Submission("sum", {"a": 1}, "blue", idempotency_key="once", id="first"))
-    with pytest.raises(RowExists, match="this idempotency key was used for another job"):
+    with pytest.raises(RowExists, match=r"another job, first \(sum, PENDING\); repeat"):
         await plane_service.submit(BLUE, other)
 
 
