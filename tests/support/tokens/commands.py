@@ -45,6 +45,7 @@ COMMANDS: Final = (
         ("tune", "--diff"),
         ("runbook", "--list"),
     ),
+    ("schedules", "list"),
     *(("resources", "list"), ("resources", "audit"), ("workers", "list"), ("tenants", "list"), ("config", "show")),
     *(("access", "redis"), ("access", "postgres"), ("access", "nats"), ("access", "etcd"), ("policy", "exercise")),
 )
@@ -60,6 +61,10 @@ ELSEWHERE: Final = {
     "resources release": "shows what `resources audit` shows",
     "why": "is the runbook of that name",
     "worker": "its log is that of the worker in `up`",
+    **dict.fromkeys(
+        (f"schedules {each}" for each in ("show", "create", "pause", "resume", "run", "delete")),
+        "show what `schedules list` shows",
+    ),
     "tokens create": "shows a new token of a caller, which is its purpose",
     "tenants limit": "shows what `tenants list` shows",
     "jobs dead": "is `jobs dead-letters` under its former name",

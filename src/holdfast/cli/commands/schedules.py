@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli.commands.jobs import labels_of, payload_of
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.help import print_help
 from holdfast.cli.options import After, Json, Labels, Limit, OwnId, OwnTenant, Tenant
 from holdfast.cli.output.screen import cell, out, print_note, put_json, put_page
 from holdfast.cli.plane_options import Bus, Config, Database, Leases, on_plane, read_plane
@@ -35,10 +36,11 @@ EPILOG: Final = "\n\n".join(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, help="Submit jobs at due times.", epilog=EPILOG)
+    group = typer.Typer(help="Submit jobs at due times.", epilog=EPILOG)
+    group.callback(invoke_without_command=True)(print_help)
     for command in (list_, show, create, pause, resume, run, delete):
         group.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(group, name="schedules", rich_help_panel=None)
+    app.add_typer(group, name="schedules")
 
 
 def list_(
