@@ -1,7 +1,8 @@
 """Submits and reads the children of jobs, for workers.
 
 Promises: a child belongs to the tenant of its parent, with its limits and approval rules. Its link is committed before
-it is. A child that is submitted while its parent is cancelled is cancelled too, whichever comes first.
+it is. The requesters of the parent are those of its children, too, and cannot approve them. A child that is submitted
+while its parent is cancelled is cancelled too, whichever comes first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.plane.jobs.children import CHILDREN_MAX, JobParent, children_of, l
 from holdfast.plane.jobs.waiting_reason import WaitCode
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.model.messages import Assignment
+from holdfast.plane.model.messages import Assignment, requesters_in, requesters_label
 from holdfast.plane.service.service import Service
 
 _FOR_A_SLOT: Final[Collection[WaitCode]] = frozenset(
@@ -47,7 +48,10 @@ class ChildJobs:
             raise BadInput("ctx.submit", f"{parent.id} has {len(known)} children", fix)
         if all(each.id != child for each in known):
             await database.write(lambda tx: link_child(tx, parent, child, detached=detached, at_ns=now_ns))
-        job, _ = await service.submit(caller, wanted, pool=request.pool, own_labels=parent.labels)
+        above = await service.job(caller, about.job)
+        requesters = tuple(dict.fromkeys((*requesters_in(above.labels), above.submitted_by)))
+        own = {**parent.labels, **requesters_label(requesters)}
+        job, _ = await service.submit(caller, wanted, pool=request.pool, own_labels=own)
         if not detached and await self._cancelled(caller, about):
             await service.cancel(caller, job.id, reason=PARENT_CANCELLED)
         return JobView.of(job)

@@ -11,7 +11,7 @@ from holdfast import testing
 from holdfast.errors import BadInput, RowExists
 from holdfast.plane import App, BlockingContext, Client, Context, Plane
 from holdfast.plane.jobs.children import JobParent, child_id
-from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL
+from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, requesters_in
 from holdfast.plane.model.records import ID_CHARS_MAX
 from holdfast.plane.settings.settings import WorkerSettings
 from holdfast.plane.worker import children
@@ -81,6 +81,12 @@ async def test_what_cannot_be_a_child_is_refused_and_nothing_is_submitted(tmp_pa
         service = plane.components.service
         found = await service.children(await service.job(ME, job.id))
         assert [(each.id, each.detached) for each in found] == [(f"{job.id}/same", False)]
+        made = await service.job(ME, job.id)
+        child = await service.job(ME, f"{job.id}/same")
+        assert requesters_in(child.labels) == (made.submitted_by,), (
+            "who asked for the parent cannot approve its children"
+        )
+        assert made.submitted_by
 
 
 @pytest.mark.asyncio
