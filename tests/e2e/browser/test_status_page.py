@@ -220,6 +220,9 @@ def test_nothing_that_users_say_is_alive(running: Running, chromium: Browser) ->
         for part in ("#details-reason", "#details-facts", "#details-events"):
             expect(details.locator(part)).to_contain_text(HOSTILE)
         expect(details.locator("#details-payload")).to_contain_text(json.dumps(HOSTILE))
+        expect(details.locator("#details-values")).to_contain_text(json.dumps([HOSTILE], separators=(",", ":")))
+        details.locator(".event-trace summary").click()
+        expect(details.locator(".event-trace pre")).to_contain_text(f"Fatal: cannot do {HOSTILE}")
         expect(page.locator('#finding-rows [data-rule="a job died"] .sentence')).to_contain_text(HOSTILE)
         assert page.evaluate("window.harmed === undefined")
         assert page.locator("img").count() == 1  # ours

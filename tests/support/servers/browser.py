@@ -102,7 +102,8 @@ class Running:
                 raise RuntimeError("try again")
 
         @made.job("hostile")
-        async def hostile(payload: Any) -> None:
+        async def hostile(payload: Any, *, ctx: Context) -> None:
+            ctx.emit([HOSTILE])
             raise Fatal(f"cannot do {HOSTILE}")
 
         return made
