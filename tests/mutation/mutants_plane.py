@@ -29,6 +29,7 @@ from holdfast.plane.bus.embedded.consumer import EmbeddedConsumer
 from holdfast.plane.bus.inflight import InFlight
 from holdfast.plane.db import statements
 from holdfast.plane.db.ports import Tx
+from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs import rules, updates
 from holdfast.plane.locks import run_lock
 from holdfast.plane.locks.registry import RETRY_DELAYS, LockFamily
@@ -85,7 +86,7 @@ def acknowledged_before_the_work_is_done(patch: pytest.MonkeyPatch) -> None:
         found = await work(self, tx, *rest)
         for row in found.rows:
             claim = {"id": row["id"], "recipient": row["recipient"], "deliveries": row["deliveries"], "due_ns": 0}
-            await tx.query(self._sql["ack"], claim)
+            await tx.query(sql("bus_ack"), claim)
         return found
 
     patch.setattr(EmbeddedConsumer, "_work", done_with_the_claim)
