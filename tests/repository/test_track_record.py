@@ -183,3 +183,8 @@ def test_what_is_laid_over_replaces_what_was_there(tmp_path: Path, monkeypatch: 
     (root / "one.py").write_text("1")
     track_replay.lay_over("one.py", None, tree)
     assert (tree / "one.py").read_text() == "1"
+
+
+def test_the_plugin_of_todays_package_is_not_loaded_into_older_trees(tmp_path: Path) -> None:
+    assert "no:holdfast" in track_replay.options(tmp_path)
+    assert "no:holdfast" not in track_replay.options(ROOT)
