@@ -247,6 +247,7 @@ def _list(names: NamePrefixes, *, as_json: bool) -> int:
                 "title": each.title,
                 "when": names.spelled(each.when),
                 "needs": each.needs,
+                "over": each.over,
                 "argument": None if each.argument is None else each.argument.name,
                 "searches": [] if each.argument is None else [step.name for step in each.argument.searches],
                 "writes": names.spelled(each.writes),

@@ -234,6 +234,7 @@ class Runbook:
     title: str
     when: str  # to use it
     needs: str  # the sources that it needs
+    over: str  # how an operator sees that the incident is over
     steps: tuple[RunbookStep, ...]
     rules: tuple[FindingRule, ...]
     fine: str  # the text if no rule applies

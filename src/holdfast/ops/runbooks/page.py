@@ -116,6 +116,7 @@ def _section(book: Runbook) -> Iterator[str]:
     yield f"- *When:* {book.when}."
     yield f"- *Paged by:* {_alerts(book)}."
     yield f"- *Needs:* {book.needs}."
+    yield f"- *Over when:* {book.over}."
     if book.argument is not None:
         yield from _argument(book.argument)
     if book.writes:

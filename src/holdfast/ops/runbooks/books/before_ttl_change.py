@@ -237,6 +237,7 @@ RUNBOOK: Final = Runbook(
     title="Before a TTL, a renewal interval or a retry delay is changed",
     when="every time, in staging, before defaults change; after the store is upgraded or moved",
     needs="the lease store of staging; it writes a temporary key",
+    over="all proofs hold: it exits 0, and the change may go to production. Its temporary key is gone by then",
     writes=f"one temporary key, {PREFIX}…, for at most {KEY_TTL_S:g} s",
     in_order=True,
     steps=(

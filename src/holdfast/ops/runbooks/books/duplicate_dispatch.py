@@ -170,6 +170,8 @@ RUNBOOK: Final = Runbook(
     when="a customer saw an effect twice; `holdfast_plane_duplicate_ends_total` or `holdfast_duplicates_total` rises; "
     "after a scheduler was killed",
     needs="the database and the lease store; the job id, if it is known; --ledger for past holders; metrics",
+    over="the job has one end, and `holdfast_plane_duplicate_ends_total` no longer rises; `holdfast jobs "
+    "show JOB` prints its history",
     argument=Argument(
         "JOB",
         "job",

@@ -169,6 +169,8 @@ RUNBOOK: Final = Runbook(
     title="Work waits: find the cause of the backlog",
     when="jobs wait for too long; p99 of `holdfast_job_lock_wait` rises; one tenant complains, or all do",
     needs="the database and the lease store; metrics for waits and rates",
+    over="no job is past the time limit of its state, and the oldest waiting job gets younger: run it "
+    "again, or `holdfast jobs stats`",
     steps=(
         DEBT_STEP,
         WORK_STEP,

@@ -208,6 +208,8 @@ RUNBOOK: Final = Runbook(
     when="`lock not owned` or `lock release skipped: token mismatch` in logs, or lost leases in metrics, in any path: "
     "jobs, workflows, approvals, loops",
     needs="--ledger for the cause of each loss; metrics for how many; the lease store",
+    over="no loss is newer than the repair: run it again with `--since` set to the time of the repair, "
+    "such as `--since 14:03`; it exits 0",
     steps=(
         metrics_step(
             "rates",

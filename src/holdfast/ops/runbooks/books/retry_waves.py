@@ -127,6 +127,8 @@ RUNBOOK: Final = Runbook(
     title="Retries of busy locks come in waves",
     when="lock-busy retries spike at multiples of the delay; before and after the delay or its jitter is changed",
     needs="metrics of the contending processes; the database for queued messages; the settings",
+    over="the burstiness is near 1, and retries no longer come together at multiples of the delay: run it "
+    "again after five minutes",
     steps=(
         metrics_step(
             "rates",

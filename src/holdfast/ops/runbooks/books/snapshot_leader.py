@@ -130,6 +130,7 @@ RUNBOOK: Final = Runbook(
     title="The worker snapshot is old, or two processes write it",
     when="`sys:workers:snapshot` is older than it should be; routing uses workers that are gone",
     needs="the lease store and the database; metrics for the reported leaders",
+    over="the snapshot is younger than six intervals, and one process leads the loop: run it again, and it exits 0",
     steps=(
         lock_step("lock", "which process may write the snapshot", SNAPSHOT_WRITER),
         SNAPSHOT_STEP,

@@ -194,6 +194,7 @@ RUNBOOK: Final = Runbook(
     when="fallbacks above 0.1 per second for five minutes; `PolicyDenied` or `Unavailable` in logs; readiness fails by "
     "leases; after an outage, to check that it is over",
     needs="the lease store; the database, which has the policy and the counters of all processes; metrics by process",
+    over="the store answers, no lock falls back, and the report says that fallbacks have returned to zero; it exits 0",
     steps=(
         STORE_STEP,
         POLICY_STEP,

@@ -24,6 +24,8 @@ RUNBOOK: Final = Runbook(
     when="an alert fires, or something is wrong and the cause is unknown: `holdfast why` and `holdfast runbook` are "
     "the same",
     needs="the settings of the plane: `--config`, or `--database` and `--url`",
+    over="run it again: the finding is gone and it exits 0. Findings about lost leases and dead letters "
+    "stay for as long as `--since` looks back",
     steps=(
         DATABASE_STEP,
         STORE_STEP,

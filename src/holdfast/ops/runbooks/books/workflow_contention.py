@@ -193,6 +193,8 @@ RUNBOOK: Final = Runbook(
     title="A run makes no progress, or its lock is busy",
     when="`run lock busy` again and again for one run; a run whose steps are finished but that does not continue",
     needs="the lease store and the database; the run id, if it is known; --ledger and metrics for the past",
+    over="the run continues: `holdfast runs show RUN` prints a newer event, and the wait for its lock is "
+    "milliseconds again",
     argument=Argument(
         "RUN",
         "run",
