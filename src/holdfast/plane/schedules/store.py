@@ -50,7 +50,8 @@ from holdfast.plane.schedules.rules import (
 
 SCHEMA: Final = "schedule_schema"
 CHANNEL: Final = "plane.schedules"
-SCHEDULES_MAX: Final = 10_000  # of one tenant
+SCHEDULES_MAX: Final = 1000
+"""The number of schedules that a tenant may create at run time. What apps declare is not limited."""
 
 _GET: Final = sql("schedule_get")
 _HOLD: Final = {"sqlite": _GET, "postgres": f"{_GET} FOR UPDATE"}
@@ -60,6 +61,7 @@ _DUE: Final = sql("schedule_due")
 _LIST_ALL: Final = sql("schedule_list_all")
 _LIST_TENANT: Final = sql("schedule_list_tenant")
 _OF_APP: Final = sql("schedule_of_app")
+_COUNT: Final = sql("schedule_count")
 _NEXT: Final = sql("schedule_next")
 _JOB_STATE: Final = sql("schedule_job_state")
 _VERSIONS: Final = sql("schedule_version_list")
@@ -155,6 +157,10 @@ class Schedules:
             now_ns = await database_now(tx, self._clock)
             known = await _held(tx, spec.tenant, spec.name)
             if known is None:
+                (row,) = await tx.query(_COUNT, {"tenant": spec.tenant})
+                if row["schedules"] >= SCHEDULES_MAX:
+                    problem = f"is of a tenant that has {row['schedules']} schedules"
+                    raise BadInput("name", problem, f"delete some; the limit is {SCHEDULES_MAX}")
                 return await _write(tx, _new(spec, actor, now_ns, paused=paused)), True
             if known.app is not None and known.declared:
                 raise ScheduleConflict(

@@ -15,6 +15,7 @@ from holdfast.plane.approvals.rules import ApprovalRule, ApprovalRules, RuleEffe
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import requesters_in
+from holdfast.plane.schedules import store
 from holdfast.plane.schedules.declaration import DeclaredSchedule
 from holdfast.plane.schedules.model import ScheduleConflict, ScheduleSpec, ScheduleState, made_spec
 from holdfast.plane.schedules.rules import DECLARED_NS, Decision
@@ -378,3 +379,16 @@ async def test_an_invalid_schedule_is_not_stored(schedules: Schedules) -> None:
     with pytest.raises(BadInput):
         await schedules.put(replace(spec(), every_ns=1), actor="ann")
     assert await schedules.page(None) == []
+
+
+async def test_a_tenant_has_a_limited_number_of_schedules(
+    schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SCHEDULES_MAX", 2)
+    for name in ("a", "b"):
+        await schedules.put(spec(name), actor="ann")
+    with pytest.raises(BadInput, match="the limit is 2"):
+        await schedules.put(spec("c"), actor="ann")
+    await schedules.put(spec("a", payload=1), actor="ann")
+    await schedules.put(spec("c", tenant="acme"), actor="ann")
+    assert await schedules.declare("billing", declared(spec("d"))) == ["d"]
