@@ -46,8 +46,8 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast up --check",
         "[bold]Parts[/bold]",
         (
-            "api, scheduler, engine, worker, reconciler, replayer, runs, delays, snapshot, cleanup. Each may run "
-            "alone, and in any number of processes. The engine, runs and delays advance workflows."
+            "api, scheduler, engine, worker, reconciler, replayer, runs, delays, schedules, snapshot, cleanup. Each "
+            "may run alone, and in any number of processes. The engine, runs and delays advance workflows."
         ),
         "[bold]Ending it[/bold]",
         "TERM or Ctrl-C drains: no new work starts, and running work has the grace period. A second one ends the wait.",
