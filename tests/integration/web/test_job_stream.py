@@ -77,14 +77,16 @@ class Serving:
                 await asyncio.sleep(pause)
 
     @asynccontextmanager
-    async def stream(self, job: str, last: str = "", token: str = "blue-viewer") -> AsyncIterator[httpx.Response]:
+    async def stream(
+        self, job: str, last: str = "", token: str = "blue-viewer", method: str = "GET"
+    ) -> AsyncIterator[httpx.Response]:
         headers = {"accept": "text/event-stream", "authorization": f"Bearer {TOKENS[token]}"}
         if last:
             headers["last-event-id"] = last
         url = f"http://127.0.0.1:{self.port}/api/v1/jobs/{job}/events"
         async with (
             httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as client,
-            client.stream("GET", url, headers=headers) as answer,
+            client.stream(method, url, headers=headers) as answer,
         ):
             yield answer
 
@@ -161,6 +163,13 @@ async def test_a_quiet_stream_has_a_heartbeat(serving: Serving, monkeypatch: pyt
         beats = 0
         while beats < 3:
             beats += await anext(lines) == ": alive"
+
+
+async def test_the_head_of_a_stream_is_not_a_stream(serving: Serving) -> None:
+    job = await serving.job()
+    async with serving.stream(job.id, method="HEAD") as answer, asyncio.timeout(LIMIT_S):
+        assert (answer.status_code, await answer.aread()) == (200, b"")
+    await serving.until_streams(0)
 
 
 async def test_a_process_that_shuts_down_ends_its_streams(serving: Serving) -> None:

@@ -34,6 +34,9 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"}) | static
 ON_ADMITTED: Final = "holdfast.on_admitted"
 """Member of a scope's state, from the server: a function to call when the token of the request was valid."""
 
+HEAD: Final = "holdfast.head"
+"""Member of a scope's state: true if only the head of the response is wanted; the routes see GET."""
+
 HEALTH_ONLY: Final = "holdfast.health_only"
 """Member of a scope's state, from the server: true if it has capacity only for health probes."""
 
@@ -78,6 +81,7 @@ class Intake:
         answer = _Answer(send, request_id, scope["method"], self._answers.counts)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
+        state[HEAD] = scope["method"] == "HEAD"
         try:
             refused = self._refusal(scope, headers)
             if refused is None:

@@ -28,6 +28,7 @@ from holdfast.plane.resources.client_wait import ClientWait
 from holdfast.plane.service.service import Service
 from holdfast.plane.service.timelines import TimelinePage, TimelineReader
 from holdfast.types import NS
+from holdfast.web.middleware.intake import HEAD
 from holdfast.web.middleware.long_poll import client_wait
 from holdfast.web.schemas.jobs import UpdateShown
 
@@ -78,6 +79,9 @@ class JobStream(Response):
         self._streams.count += 1
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if scope["state"].get(HEAD):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
             async with (
                 client_wait(Request(scope, receive), self._health) as client,
                 aclosing(self._chunks(self._first, client)) as chunks,
