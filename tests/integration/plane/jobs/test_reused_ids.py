@@ -46,6 +46,7 @@ CREATE TABLE plane_dead_letter (
 );
 CREATE INDEX plane_dead_letter_recent ON plane_dead_letter (tenant, at_ns, id);
 CREATE INDEX plane_dead_letter_age ON plane_dead_letter (at_ns, id);
+CREATE TABLE plane_event (job TEXT NOT NULL, version BIGINT NOT NULL);
 CREATE TABLE plane_job (
     id TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, created_ns BIGINT NOT NULL, updated_ns BIGINT NOT NULL,
     topic TEXT NOT NULL, pool TEXT NOT NULL, state TEXT NOT NULL, priority BIGINT NOT NULL,

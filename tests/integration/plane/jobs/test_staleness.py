@@ -61,7 +61,7 @@ async def test_an_attempt_that_was_handed_out_once_more_is_wanted_by_its_newest_
     await bus.prepare()
     await enqueue(JobStore(database, bus, SystemClock(), SystemEntropy()), Submission("t", id="j"))
     await database.write(lambda tx: tx.query("UPDATE plane_job SET state = 'DISPATCHED', attempt = 1 WHERE id = 'j'"))
-    sent = "INSERT INTO plane_event VALUES ('j', :version, 1, 0, NULL, 'DISPATCHED', 1, :fence, 'scheduler', NULL)"
+    sent = "INSERT INTO plane_event VALUES ('j', :version, 1, 0, NULL, 'DISPATCHED', 1, :fence, 'me', NULL, NULL)"
     times = [{"version": version, "fence": fence} for version, fence in ((2, 11), (9, 15), (10, 22))]
     await database.write(lambda tx: tx.query_many(sent, times))
     # 23: the same once more, as the replayer sends it; None: from a scheduler that does not say it.
@@ -136,7 +136,7 @@ async def test_a_run_is_overtaken_when_another_one_of_the_same_attempt_is_under_
 
 async def begun(database: Database, job: str, attempt: int, times: int, *, version: int) -> None:
     """So many runs of an attempt are written down."""
-    line = "INSERT INTO plane_event VALUES (:job, :version, 0, 0, NULL, 'RUNNING', :attempt, 1, 'w', NULL)"
+    line = "INSERT INTO plane_event VALUES (:job, :version, 0, 0, NULL, 'RUNNING', :attempt, 1, 'w', NULL, NULL)"
     rows = [{"job": job, "version": version + number, "attempt": attempt} for number in range(times)]
     await database.write(lambda tx: tx.query_many(line, rows))
 
