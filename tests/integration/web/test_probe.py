@@ -16,7 +16,7 @@ import pytest
 from holdfast.aio.lease import Lease
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import LeaseLost
-from holdfast.plane.process.health import ProcessHealth
+from holdfast.plane.process.health import UNCHECKED, ProcessHealth
 from holdfast.plane.process.parts import PartHealth, State
 from holdfast.plane.service.service import Service
 from holdfast.web.app import create_app, create_probe
@@ -84,6 +84,7 @@ async def test_a_process_that_refuses_requests_because_it_starts_is_not_ready(pl
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["parts"]["process"]) == (503, "starting")
         assert ready.json()["parts"]["database"] == "ok"
+        assert ready.json()["parts"]["bus"] == UNCHECKED  # a new database has no table of it yet
         process_health.begun = True
         assert [(await client.get(path)).status_code for path in ("/api/v1/jobs", "/readyz")] == [200, 200]
 
