@@ -148,6 +148,12 @@ class LoopThread:
             raise
         return call.result()
 
+    def begin(self, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Begin a coroutine without waiting for it, if the loop runs. Its error is dropped."""
+        for home in [] if self.idle else self._homes[:]:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                home.loop.call_soon_threadsafe(_Call(make).start, home)
+
     def _submit(self, call: _Call[Any]) -> _Home:
         for _ in range(3):
             home = self._home()

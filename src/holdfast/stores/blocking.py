@@ -81,7 +81,11 @@ class BlockingStore:
 
     async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`."""
-        return BlockingWatch(self._thread, self._thread.call(lambda: self._store.watch(key, timeout_ns), timeout_ns))
+
+        async def opened() -> BlockingWatch:  # on the loop: whatever an interrupt loses from here on, is closed
+            return BlockingWatch(self._thread, await self._store.watch(key, timeout_ns))
+
+        return self._thread.call(opened, timeout_ns)
 
     async def time_ns(self, timeout_ns: int) -> int:
         """See `ports.HasServerTime`."""
@@ -109,12 +113,13 @@ class BlockingStore:
 
 
 class BlockingWatch:
-    """A waiter of a thread."""
+    """A waiter of a thread. One that an interrupt has lost is closed when its last reference goes away."""
 
     def __init__(self, thread: LoopThread, watch: Watch) -> None:
         self._thread = thread
         self._watch = watch
         self._pid = os.getpid()
+        self._closed = False
 
     async def wait(self, timeout_ns: int) -> bool:
         """See `ports.Watch`."""
@@ -128,3 +133,10 @@ class BlockingWatch:
         if self._pid == os.getpid():
             with contextlib.suppress(BackendError):
                 self._thread.call(self._watch.close, CLOSE_NS)
+        self._closed = True  # not sooner: an interrupted call is made again
+
+    def __del__(self) -> None:
+        """See the class."""
+        with contextlib.suppress(Exception):  # the interpreter ends
+            if not self._closed and self._pid == os.getpid():
+                self._thread.begin(self._watch.close)
