@@ -180,7 +180,7 @@ WHYS = {
     "workers gone": _case("w-7:1", workers=_fleet(age=72.0)),
     "a job died": _case("1 job of topic", everything(work=_letter("fatal", 3)), work=_letter("fatal")),
     "schedules paused": _case(
-        "ann paused nightly of acme 1.0 d ago (incident 7)",
+        "ann paused nightly of acme 24 h 00 min ago (incident 7)",
         everything(work=_overview(paused_schedules=(WaitingSchedule("nightly", "acme", 86_399.0, "ann"),))),
         work=_overview(paused_schedules=(WaitingSchedule("nightly", "acme", 86_400.0, "ann", "incident 7"),)),
     ),
