@@ -49,7 +49,7 @@ interval = 2
 interval = 2
 """
 
-SERVING: Final = "api,scheduler,snapshot,reconciler,replayer,cleanup,engine,runs,delays"
+SERVING: Final = "api,scheduler,snapshot,reconciler,replayer,cleanup,engine,runs,delays,schedules"
 OWN_FILE: Final = "sqlite:///plane.db?synchronous=normal"
 WORKS: Final = "holdfast.drills.incidents.handlers:app"
 OTHER: Final = "holdfast.drills.incidents.handlers:other"
