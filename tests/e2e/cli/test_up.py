@@ -19,6 +19,7 @@ import pytest
 from holdfast.cli.server.http_server import tokens_in
 from holdfast.core.duration_text import EXAMPLES
 from holdfast.errors import BadInput
+from holdfast.plane.process.plane import PARTS
 from holdfast.web.middleware.auth import Role, digest_of
 from support.cli.planes import Up, furnish
 from support.cli.sessions import Shell, Typing, until
@@ -53,7 +54,7 @@ def test_a_plane_comes_up_answers_drains_and_goes(furnished: Shell) -> None:
     started = up.said("started")[0]
     assert started["probe"] is None
     assert {part["part"]: part["state"] for part in started["parts"]} == dict.fromkeys(
-        ("snapshot", "reconciler", "replayer", "cleanup", "runs", "delays", "scheduler", "engine", "worker", "api"),
+        PARTS,
         "running",
     )
     assert started["places"]["bus"] == "in the database"

@@ -166,7 +166,7 @@ async def test_a_plane_takes_every_lock_with_the_times_that_are_set(
     """Real parts on a real file: each family has times of its own, and none uses another's."""
     loops = {
         loop: replace(getattr(Settings(), loop), interval=2.0 + number / 10, renew_every=1.0, failures=4 + number)
-        for number, loop in enumerate(("reconciler", "replayer", "snapshot", "cleanup", "runs", "delays"))
+        for number, loop in enumerate(("reconciler", "replayer", "snapshot", "cleanup", "runs", "delays", "schedules"))
     }
     settings = Settings(
         database=f"sqlite:///{tmp_path}/plane.db?synchronous=normal",
