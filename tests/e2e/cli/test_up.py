@@ -64,7 +64,7 @@ def test_a_plane_comes_up_answers_drains_and_goes(furnished: Shell) -> None:
     assert [each["event"] for each in up.events] == ["started", "draining", "ended"]
     assert up.said("ended")[0]["finished"] is True
     assert furnished.run("locks", "holdfast:", "--url", "sqlite:///plane.db").out == (
-        "no lock with the prefix holdfast: is held\n"
+        "No locks with the prefix holdfast: found.\n"
     )
 
 
