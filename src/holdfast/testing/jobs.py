@@ -99,7 +99,7 @@ class TestContext(Context):
     def blocking(self) -> BlockingContext:
         """The same context as a function in a thread gets it."""
         limits = (self.worker, self._clock, self._since, self._limit_ns)
-        return BlockingContext(self._assignment, self._held, *limits, None, self._emit)
+        return BlockingContext(self._assignment, self._held, *limits, emit=self._emit, loop=self._loop)
 
 
 @asynccontextmanager

@@ -56,7 +56,12 @@ def _pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             *words,
         ],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder)},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT / "src"),
+            "HOME": str(folder),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # an installed package registers the plugin by its entry point
+        },
         capture_output=True,
         text=True,
         check=False,

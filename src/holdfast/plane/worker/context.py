@@ -185,8 +185,12 @@ class AnyContext:
         report: Callable[[ProgressReport], None] | None = None,
         emit: Callable[[EmitReport], None] | None = None,
         children: ChildPort | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`report` stores progress, `emit` values, both from any thread; `children` submits; None: nothing does."""
+        """`report` stores progress, `emit` values, both from any thread; `children` submits; None: nothing does.
+
+        `loop` is that of the worker; None: the running one.
+        """
         self._assignment = assignment
         self._held = lease
         self._clock = clock
@@ -195,7 +199,7 @@ class AnyContext:
         self._report = report
         self._emit = emit
         self._children = children
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop() if loop is None else loop
         self._submitted = 0
         self._emitting = Mutex()  # values are numbered in the order in which they are stored
         self._emitted = 0
