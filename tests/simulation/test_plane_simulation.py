@@ -146,11 +146,21 @@ PLANTED: dict[str, tuple[mutants.Plant, str, dict[str, Any]]] = {
 }
 
 
+# Worlds that find a bug late, if searched in order. An outdated number makes a test slower, and no weaker.
+FOUND_IN: dict[str, int] = {
+    mutants.the_result_of_an_overtaken_worker_counts.__name__: 22,
+    mutants.a_scheduler_is_not_asked_for_its_fence.__name__: 30,
+    mutants.the_resource_does_not_look_at_the_fence.__name__: 6,
+    mutants.a_due_time_is_submitted_whatever_was_decided_before.__name__: 33,
+    mutants.a_decision_may_be_made_again_otherwise.__name__: 1,
+}
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, rule, swarm = PLANTED[name]
     plant(monkeypatch)
-    for seed in range(WORLDS):
+    for seed in sorted(range(WORLDS), key=lambda each: each != FOUND_IN.get(name)):
         if any(violation.rule == rule for violation in run_plane(seed, rough(seed, **swarm)).violations):
             return
     pytest.fail(f"{rule} holds in {WORLDS} worlds, in spite of a bug: {plant.__doc__}")
