@@ -17,6 +17,7 @@ from holdfast.core.history.events import EventKind, Record
 from holdfast.core.log_rate import LogRate
 from holdfast.core.ports import Clock, Gauging, Observer
 from holdfast.core.tuning.burstiness import BUCKET_NS, Burst, Burstiness
+from holdfast.core.tuning.fleet_burstiness import GroupCounts
 from holdfast.errors import LOCK_NOT_OWNED
 from holdfast.flows.acquire import noun
 from holdfast.flows.log import LEFT_OUT, shown_fields
@@ -39,6 +40,7 @@ class Recorder:
         self._listening = bool(self._observers)
         self._clock = clock
         self._busy = Burstiness()
+        self._busy_groups = GroupCounts()
         self._broken: set[int] = set()
         self._rates: dict[tuple[EventKind, str], LogRate] = {}
         self._mutex = Mutex()
@@ -55,7 +57,9 @@ class Recorder:
         """Count it. True when the record is wanted: by an observer, or by the log."""
         self.counts[kind, self._families.get(family) or self.label(family)] += 1
         if kind is _BUSY and self._clock is not None:
-            self._busy.note(self._clock.now().mono)
+            now = self._clock.now()
+            self._busy.note(now.mono)
+            self._busy_groups.note(now.wall)
         return self._listening or kind in _LINES
 
     def note(self, record: Record) -> None:
@@ -159,6 +163,10 @@ class Recorder:
     def busy_burst(self, width_ns: int = BUCKET_NS) -> Burst:
         """How bunched the lock-busy retries of the last minute were, counted in buckets of this width."""
         return Burst(0, 0.0, 0.0) if self._clock is None else self._busy.read(self._clock.now().mono, width_ns)
+
+    def busy_groups(self) -> dict[str, int]:
+        """How many lock-busy retries fell into each group of intervals (`core.tuning.fleet_burstiness`)."""
+        return self._busy_groups.read()
 
     def total(self, kind: EventKind) -> int:
         """How often something happened, over all families."""

@@ -249,6 +249,7 @@ def of_locks(manager: LeaseManager, families: Iterable[str] = (), risks: Iterabl
             "breaker_open": manager.breaker.open,
             "loop_lag_ns": lag_ns,
             "collection_ns": manager.stalls.collection_ns(since_ns),
+            "busy_groups": manager.recorder.busy_groups(),
             "policy_switches": manager.recorder.total(EventKind.POLICY),
         },
     )

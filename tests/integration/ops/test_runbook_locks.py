@@ -6,7 +6,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -127,47 +127,59 @@ async def test_handlers_that_outlive_an_unrenewed_lease_are_named_as_the_cause(
     assert (await opened_locks.list()) == []
 
 
-@asynccontextmanager
-async def contended(url: str, runs: int) -> AsyncIterator[tuple[Locks, str]]:
-    """Contenders for as many runs, in step, and the address of their metrics."""
+@contextmanager
+def metrics_of(locks: Locks) -> Iterator[str]:
+    """The address of the metrics of these locks alone."""
     registry = CollectorRegistry()
-    async with (
-        holdfast.aio.connect(url) as holder,
-        holdfast.aio.connect(url) as locks,
-        AsyncExitStack() as stack,
-    ):
+    collector = prometheus.register(locks, registry=registry)
+    server, thread = start_http_server(0, "127.0.0.1", registry=registry)
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        collector.end()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@asynccontextmanager
+async def contended(url: str, runs: int, *, each_alone: bool = False) -> AsyncIterator[tuple[Locks, tuple[str, ...]]]:
+    """Contenders for as many runs, in step, and the addresses of their metrics. `each_alone`: an address for each."""
+    async with holdfast.aio.connect(url) as holder, AsyncExitStack() as stack:
         for each in range(runs):
             await stack.enter_async_context(holder.lock(f"run:{each}", ttl=30))
-        collector = prometheus.register(locks, registry=registry)
-        server, thread = start_http_server(0, "127.0.0.1", registry=registry)
-        stack.callback(thread.join)
-        stack.callback(server.server_close)
-        stack.callback(server.shutdown)
-        stack.callback(collector.end)
+        clients = [await stack.enter_async_context(holdfast.aio.connect(url)) for _ in range(runs if each_alone else 1)]
+        served = [metrics_of(client) for client in clients]
+        addresses = tuple(each.__enter__() for each in served)
+
+        async def end() -> None:  # together: a server ends at its next look at its sockets, which is half a second away
+            await asyncio.gather(*(asyncio.to_thread(each.__exit__, None, None, None) for each in served))
+
+        stack.push_async_callback(end)
         stop = asyncio.Event()
 
-        async def contend(name: str) -> None:
+        async def contend(locks: Locks, name: str) -> None:
             while not stop.is_set():
                 assert await locks.lock(name, ttl=30, family="workflow.run").try_acquire() is None
                 await asyncio.sleep(0.5)  # the fixed delay, in step with all others
 
         async with asyncio.TaskGroup() as tasks:
             for each in range(runs):
-                tasks.create_task(contend(f"run:{each}"))
-            yield locks, f"http://127.0.0.1:{server.server_port}"
+                tasks.create_task(contend(clients[each % len(clients)], f"run:{each}"))
+            yield clients[0], addresses
             stop.set()
 
 
 @pytest.mark.requires("R154", "R156", "R157", "R167")
 async def test_contenders_with_a_fixed_delay_are_seen_to_come_in_waves(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'leases.db'}"
-    async with contended(url, 20) as (locks, address):
+    async with contended(url, 20) as (locks, addresses):
 
         async def busy() -> bool:
             return locks.statistics().busy >= 60
 
         await holds(busy)
-        report = await reported("retry-waves", settings_at(tmp_path, url), metrics=(address,), spacing=1.2)
+        report = await reported("retry-waves", settings_at(tmp_path, url), metrics=addresses, spacing=1.2)
     assert "each is retried after 0.5 s exactly" in found(report, "waves").sentence
     assert any("policy set busy_jitter 0.2" in step.command for step in report.next)
     lines = [line for each in report.evidence if each.fact is not None for line in each.fact.lines()]
@@ -176,12 +188,30 @@ async def test_contenders_with_a_fixed_delay_are_seen_to_come_in_waves(tmp_path:
     assert not missing.given
 
 
+@pytest.mark.requires("R141", "R154")
+async def test_a_wave_of_which_each_process_has_one_retry_is_seen_in_the_sum(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'leases.db'}"
+    async with contended(url, 30, each_alone=True) as (locks, addresses):
+
+        async def in_step() -> bool:
+            return locks.statistics().busy >= 2
+
+        await holds(in_step)
+        settings = settings_at(tmp_path, url)
+        all_of_them, one = await asyncio.gather(
+            reported("retry-waves", settings, metrics=addresses, spacing=2.2),
+            reported("retry-waves", settings, metrics=addresses[:1], spacing=2.2),
+        )
+    assert "over all processes together" in found(all_of_them, "waves").sentence
+    assert "too few were counted to exclude a wave" in found(one, "busy, evenly").sentence
+
+
 @pytest.mark.requires("R155")
 async def test_messages_that_pile_up_while_run_locks_are_busy_are_said_with_both_rates(tmp_path: Path) -> None:
     """Results of steps arrive on a bus from which no engine takes them, and every run is locked."""
     leases = f"sqlite:///{tmp_path / 'leases.db'}"
     settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=leases)
-    async with open_components(settings) as components, contended(leases, 4) as (_, address):
+    async with open_components(settings) as components, contended(leases, 4) as (_, addresses):
         over = asyncio.Event()
 
         async def results() -> None:
@@ -193,7 +223,7 @@ async def test_messages_that_pile_up_while_run_locks_are_busy_are_said_with_both
                 await asyncio.sleep(0.05)
 
         publishing = asyncio.ensure_future(results())
-        report = await reported("retry-waves", settings, metrics=(address,), spacing=1.2)
+        report = await reported("retry-waves", settings, metrics=addresses, spacing=1.2)
         over.set()
         await publishing
     fact = next(each.fact for each in report.evidence if each.what == "pending")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from holdfast.core.tuning.fleet_burstiness import GROUPS
 from holdfast.ops.runbooks.books.lock_debt import CAUSES
 from holdfast.ops.runbooks.evidence.locks import FamilyHeld, HeldFact
 from holdfast.ops.runbooks.evidence.plane import DebtFact, PendingFact, PoolDebt, RetryFact, TenantDebt
@@ -106,5 +107,9 @@ WAVES = {
         "pile up: +20",
         {**CALM, "pending": PendingFact({"run.result": 0}, {"run.result": 19}, 3.0)},
     ),
-    "busy, evenly": Told(_wave(1.0, 1.5), "they are spread evenly", _wave(1.0, 1.5, busy={"workflow.run": 0.9})),
+    "busy, evenly": Told(
+        _wave(1.0, 1.5, busy_by_group={f"{group:02}": 1.0 for group in range(GROUPS)}),
+        "they are spread evenly (Fano factor 1 at most at a process, 0 over all): jitter would change nothing",
+        _wave(1.0, 1.5, busy={"workflow.run": 0.9}),
+    ),
 }

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
 from holdfast.core.histogram import LADDER_NS
+from holdfast.core.tuning.fleet_burstiness import GROUPS
 from holdfast.errors import BadInput
 from holdfast.observe import prometheus
 from holdfast.types import NS
@@ -72,6 +73,8 @@ def check_scrape(locks_url: str, registry: CollectorRegistry) -> None:
     assert (value(registry, "lock_renew_remaining_seconds_count", family=FAMILY) or 0) >= 1
     assert (value(registry, "lock_renew_seconds_count", outcome="answered") or 0) >= 1
     assert value(registry, "lock_busy_fano", bucket="500ms") is not None
+    groups = [value(registry, "lock_busy_groups_total", group=f"{group:02}") for group in range(GROUPS)]
+    assert sum(each or 0 for each in groups) == value(registry, "lock_busy_total", family=FAMILY)
     assert value(registry, "locks_held", family=FAMILY) == 0, "a `Locks` that is closed can still be read"
     assert "orders_total" in {each.name for each in scraped(registry)}
 

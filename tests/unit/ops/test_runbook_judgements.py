@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+from holdfast.core.tuning.fleet_burstiness import GROUPS
 from holdfast.errors import BadInput
 from holdfast.observe.metrics.table import TABLE, MetricKind
 from holdfast.ops.runbooks import RUNBOOKS, runbook
-from holdfast.ops.runbooks.evidence.metrics import Aggregation
+from holdfast.ops.runbooks.evidence.metrics import Aggregation, MetricsFact
 from holdfast.ops.runbooks.evidence.plane import history_problems
 from holdfast.ops.runbooks.examples import EXAMPLES, report_of
 from holdfast.ops.runbooks.model import Finding, FindingSeverity
@@ -17,7 +18,7 @@ from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import JobEvent
 from support.ops.runbook_cases import ARGUMENTS, CASES, UNREACHED, WELL_CASES
-from support.ops.runbook_facts import Facts
+from support.ops.runbook_facts import Facts, numbers
 
 S = JobState
 
@@ -47,6 +48,32 @@ def test_a_finding_is_reached_by_its_evidence_and_not_by_less(book: str, rule: s
     assert told.words in found[rule].sentence
     assert set(found[rule].because) <= {step.name for step in RUNBOOKS[book].steps}
     assert rule not in findings(book, told.short)
+
+
+@pytest.mark.requires("R154")
+@pytest.mark.parametrize(
+    ("per_second", "differs", "rule", "words"),
+    [
+        (1.0, 0.12, "waves", "over all processes together the variance in intervals of 50ms is 4.32 times the mean"),
+        (1.0, 0.11, "busy, evenly", "(Fano factor 1 at most at a process, 3.63 over all): jitter would change nothing"),
+        (0.01, 1.0, "busy, evenly", "too few were counted to exclude a wave"),
+    ],
+)
+def test_waves_of_single_contenders_are_judged_by_the_sum(
+    per_second: float, differs: float, rule: str, words: str
+) -> None:
+    """Half of the groups of intervals have more retries than the others."""
+    groups = {f"{group:02}": per_second * (1 + differs * (-1) ** group) for group in range(GROUPS)}
+    facts = CASES["retry-waves"]["busy, evenly"].enough
+    found = findings("retry-waves", {**facts, "rates": rates_of_single_contenders(groups)})
+    assert set(found) == {rule}
+    assert words in found[rule].sentence
+
+
+def rates_of_single_contenders(groups: dict[str, float]) -> MetricsFact:
+    return numbers(
+        "retry-waves", fano={"50ms": 1.0}, peak={"50ms": 1.5}, busy={"workflow.run": 20.0}, busy_by_group=groups
+    )
 
 
 @pytest.mark.parametrize("book", RUNBOOKS)

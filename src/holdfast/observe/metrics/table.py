@@ -251,6 +251,7 @@ TABLE: Final[tuple[Metric, ...]] = (
         "lock_busy_peak_to_mean", "burst", "peak_to_mean", "Of the last minute's busy retries, per bucket.", "bucket"
     ),
     _worst("lock_busy_fano", "burst", "fano", "Likewise: about 1 at random, far above it in waves.", "bucket"),
+    _counter("lock_busy_groups", "leases", "busy_groups", "Busy retries by group of 50 ms intervals.", "group"),
     _worst(
         "keeper_heartbeat_age_seconds", "leases", "keeper_lag_ns", "How long what is due waits for the keeper. 0: none."
     ),

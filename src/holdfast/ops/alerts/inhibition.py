@@ -23,7 +23,7 @@ _LOCKS: Final = frozenset(
         *("HoldfastJobLockAbandoned", "HoldfastRunLockAbandoned", "HoldfastLeaseAbandoned"),
         *("HoldfastLeaseAbandonedInOutage", "HoldfastLeasesLostFast", "HoldfastLeasesLostSlow"),
         *("HoldfastNotOwnedFast", "HoldfastNotOwnedSlow", "HoldfastRenewalSlow", "HoldfastRenewalMarginThin"),
-        *("HoldfastFallback", "HoldfastRetryWaves"),
+        *("HoldfastFallback", "HoldfastRetryWaves", "HoldfastRetryWavesOfFleet"),
     }
 )
 _UNREADY: Final = frozenset({"HoldfastNotReady", "HoldfastPartFailed", "HoldfastDependencySlow"})

@@ -62,6 +62,13 @@ def within_range(name: str, *by: str, where: str = "") -> str:
     return f"round({_over('sum', name, by, f'increase({series(name, *_some(where))}[$__range])')})"
 
 
+def fano(name: str, by: str) -> str:
+    """The Fano factor over equal groups of a counter, summed over all processes; over five minutes, to have enough."""
+    _counted(name)
+    groups = _over("sum", name, (by,), f"increase({series(name)}[5m])")
+    return f"stdvar({groups}) / avg({groups})"
+
+
 def quantile(share: float, name: str, *by: str, where: str = "") -> str:
     """A quantile of a histogram, over all processes."""
     if _METRICS[name].kind is not MetricKind.HISTOGRAM:

@@ -216,3 +216,18 @@ def _waves(plan: AlertPlan) -> Iterator[Alert]:
         RunbookName.WAVES,
         windows.hold_s,
     )
+    groups = queries.increase("lock_busy_groups_total", windows.window_s, by=("group",))
+    yield Alert(
+        "HoldfastRetryWavesOfFleet",
+        AlertSeverity.TICKET,
+        f"stdvar({groups}) / avg({groups}) > {number(fano)} and {queries.rate('lock_busy_total', windows.window_s)} > "
+        f"{number(least)}",
+        "Retries of busy locks come in waves over many processes",
+        f"The Fano factor of the busy retries of all processes together is {NUMBER} (1: random). Each process may show "
+        f"an even rhythm: they retry in phase. Messages whose lock was busy are redelivered after {number(delay)} s, "
+        f"{spread}; busy_jitter spreads them.",
+        f"{WAVE} processes that retry together every {number(delay)} s: {number(fano)} in intervals of {bucket}, "
+        f"and {number(least)} per second.",
+        RunbookName.WAVES,
+        windows.hold_s,
+    )

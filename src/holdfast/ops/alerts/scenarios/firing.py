@@ -5,10 +5,12 @@ Situations with plane problems: each alert about loops, the store, the policy an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from holdfast.core.histogram import LADDER_NS
 from holdfast.core.lease.timing import guard_ns
+from holdfast.core.tuning.fleet_burstiness import GROUPS
 from holdfast.ops.alerts.plan import AlertPlan
 from holdfast.ops.alerts.rules import takeovers
 from holdfast.ops.alerts.rules.loops import burn_of
@@ -100,6 +102,26 @@ def _waves(plan: AlertPlan, soon: float) -> Iterator[Scenario]:
         yield Scenario("retries come in waves", waves, soon, {soon: ["HoldfastRetryWaves"]})
         thin = Fleet(plan).put("b", "lock_busy_fano", burst(2 * fano, START), bucket="50ms")
         yield Scenario("waves of very few retries are none", thin, soon, {soon: []})
+        yield from _waves_of_fleet(plan, soon, fano)
+
+
+def _waves_of_fleet(plan: AlertPlan, soon: float, fano: float) -> Iterator[Scenario]:
+    """Half of the groups have more retries than the others, and all processes agree in which."""
+    rate = 2 * WAVE / plan.settings.scheduler.busy_delay
+    for name, times, told in (
+        ("retries of many processes come in waves", 2.0, ["HoldfastRetryWavesOfFleet"]),
+        ("retries of many processes come nearly evenly", 0.5, []),
+    ):
+        fleet = Fleet(plan)
+        mean = len(fleet.lives) * rate * plan.windows.window_s / GROUPS
+        differs = math.sqrt(times * fano / mean)
+        for process in fleet.lives:
+            for group in range(GROUPS):
+                share = 1 + differs if group % 2 else 1 - differs
+                curve = rising(share * rate / GROUPS, START)
+                fleet.put(process, "lock_busy_groups_total", curve, group=f"{group:02}")
+            fleet.put(process, "lock_busy_total", rising(rate, START), family=SCHEDULER_JOB.name)
+        yield Scenario(name, fleet, soon, {soon: told})
 
 
 def _accelerations(plan: AlertPlan) -> Iterator[Scenario]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.ops.alerts.thresholds import ENVELOPE_SHARE
 from holdfast.ops.dashboard.panels import Panel, PanelSteps, Row, Unit
-from holdfast.ops.dashboard.promql import QUANTILES, PanelQuery, items_only, most, quantile, rate, total
+from holdfast.ops.dashboard.promql import QUANTILES, PanelQuery, fano, items_only, most, quantile, rate, total
 from holdfast.ops.dashboard.thresholds import PanelLimits
 
 _ITEMS: Final = items_only()
@@ -69,10 +69,14 @@ def _waves(limits: PanelLimits) -> tuple[Panel, ...]:
     return (
         Panel(
             "Retry waves, Fano factor",
-            "How bunched busy retries of the last minute were, worst process. About 1: random. Far above 1 in "
+            "How bunched busy retries of the last minute were, worst process; and those of all processes together in "
+            "five minutes, for processes that retry in phase. About 1: random. Far above 1 in "
             f"buckets of 50 ms: waves every {limits.busy_delay:g} s, and `scheduler.busy_jitter` spreads them. "
             "`holdfast runbook retry-waves`.",
-            (PanelQuery(most("lock_busy_fano", "bucket"), "buckets of {{bucket}}"),),
+            (
+                PanelQuery(most("lock_busy_fano", "bucket"), "buckets of {{bucket}}"),
+                PanelQuery(fano("lock_busy_groups_total", "group"), "all processes"),
+            ),
             steps=None if limits.wave is None else PanelSteps.rising(limits.wave),
             width=6,
         ),

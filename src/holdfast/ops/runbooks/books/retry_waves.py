@@ -1,9 +1,13 @@
-"""`holdfast runbook retry-waves`: retries of busy locks come at the same time, and collide again."""
+"""`holdfast runbook retry-waves`: retries of busy locks come at the same time, and collide again.
+
+A wave shows at one process, or only in the sum: many processes retry once for each delay, and in phase.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from holdfast.core.tuning.fleet_burstiness import fleet_fano
 from holdfast.ops.runbooks.collectors.locks import metrics_step
 from holdfast.ops.runbooks.collectors.plane import PENDING_STEP, RETRY_STEP
 from holdfast.ops.runbooks.evidence.locks import span
@@ -18,6 +22,7 @@ PEAK: Final = 5.0
 BUSY_RATE: Final = 1.0
 GROWTH: Final = 20
 
+_GROUPS: Final = "busy by group"
 _BUCKET: Final = next(iter(BUCKETS))  # the finest: wider buckets hide waves that are one delay apart
 
 _TRY: Final = NextStep(
@@ -33,20 +38,31 @@ def _jitter(retry: RetryFact) -> NextStep:
     )
 
 
+def _of_fleet(found: MetricsFact) -> float | None:
+    """The Fano factor over all processes. None: too few retries, or processes that do not count them by group."""
+    counts = [rate * found.window_s for rate in found.numbers.get(_GROUPS, {}).values()]
+    return fleet_fano(counts, found.window_s)
+
+
 def _waves(case: Case) -> Conclusion | None:
     found, retry = case.fact("rates", MetricsFact), case.fact("retrying", RetryFact)
     if found is None:
         return None
     fano, peak = found.get("fano", _BUCKET) or 0.0, found.get("peak", _BUCKET) or 0.0
-    busy = found.total("busy") or 0.0
-    if fano < FANO or peak < PEAK or busy < BUSY_RATE:
+    busy, fleet = found.total("busy") or 0.0, _of_fleet(found) or 0.0
+    alone = fano >= FANO and peak >= PEAK
+    if not (alone or fleet >= FANO) or busy < BUSY_RATE:
         return None
     how = "" if retry is None else f", and each is retried after {span(retry.delay)}"
     how += "" if retry is None or retry.jitter else " exactly"
-    sentence = (
-        f"Retries come in waves: in buckets of {_BUCKET} the worst has {peak:.3g} times the mean, and the variance is "
-        f"{fano:.3g} times the mean (1 would be random), with {busy:.3g} busy attempts per second{how}."
+    seen = (
+        f"in buckets of {_BUCKET} the worst has {peak:.3g} times the mean, and the variance is {fano:.3g} times the "
+        "mean"
+        if alone
+        else f"over all processes together the variance in intervals of {_BUCKET} is {fleet:.3g} times the mean. At "
+        f"each process it is {fano:.3g} at most: they retry in phase"
     )
+    sentence = f"Retries come in waves: {seen} (1 would be random), with {busy:.3g} busy attempts per second{how}."
     steps = (_TRY, *((_jitter(retry),) if retry is not None and not retry.jitter else ()))
     return Conclusion(sentence, ("rates", "retrying"), steps)
 
@@ -112,10 +128,14 @@ def _busy(case: Case) -> Conclusion | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (found.total("busy") or 0.0) < BUSY_RATE or _waves(case) is not None:
         return None
-    fano = found.get("fano", _BUCKET) or 0.0
+    fano, fleet = found.get("fano", _BUCKET) or 0.0, _of_fleet(found)
+    attempts = f"{found.total('busy') or 0.0:.3g} attempts per second find their lock busy"
     sentence = (
-        f"{found.total('busy') or 0.0:.3g} attempts per second find their lock busy, and they are spread evenly (Fano "
-        f"factor {fano:.3g}): jitter would change nothing, fewer contenders or shorter holds would."
+        f"{attempts}, and at each process they are spread evenly (Fano factor {fano:.3g} at most). Over all processes "
+        "too few were counted to exclude a wave: give all processes, and a longer --interval."
+        if fleet is None
+        else f"{attempts}, and they are spread evenly (Fano factor {fano:.3g} at most at a process, {fleet:.3g} over "
+        "all): jitter would change nothing, fewer contenders or shorter holds would."
     )
     return Conclusion(
         sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "which locks are held for how long"), _TRY)
@@ -136,6 +156,7 @@ RUNBOOK: Final = Runbook(
             MetricQuery("fano", "holdfast_lock_busy_fano", Aggregation.NOW, ("bucket",), worst=True),
             MetricQuery("peak", "holdfast_lock_busy_peak_to_mean", Aggregation.NOW, ("bucket",), worst=True),
             MetricQuery("busy", "holdfast_lock_busy_total", by=("family",)),
+            MetricQuery(_GROUPS, "holdfast_lock_busy_groups_total", by=("group",)),
             MetricQuery("run lock busy", "holdfast_run_lock_busy_total"),
             MetricQuery("wait", "holdfast_lock_wait_seconds", Aggregation.P95, ("family",), unit=" s"),
             MetricQuery("hold", "holdfast_lock_hold_seconds", Aggregation.P50, ("family",), unit=" s"),
@@ -148,7 +169,8 @@ RUNBOOK: Final = Runbook(
             "waves",
             FindingSeverity.ACT,
             f"in buckets of {_BUCKET} the Fano factor is {FANO:g} or more and the worst bucket {PEAK:g} times the mean "
-            f"or more, with {BUSY_RATE:g} busy attempts per second or more",
+            f"or more, or over all processes together the Fano factor is {FANO:g} or more; with {BUSY_RATE:g} busy "
+            "attempts per second or more",
             _waves,
         ),
         FindingRule(
