@@ -84,7 +84,7 @@ def check_an_end_in_peace(shell: Shell, process: subprocess.Popen[bytes]) -> Non
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == 0
     held = shell.run("locks", "holdfast:", "--url", "sqlite:///plane.db").out
-    assert held == "no lock with the prefix holdfast: is held\n"
+    assert held == "No locks with the prefix holdfast: found.\n"
 
 
 @pytest.mark.parametrize("place", ["gone", "full"])

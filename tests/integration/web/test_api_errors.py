@@ -17,6 +17,7 @@ from holdfast.plane.approvals.rules import ApprovalConflict, ConflictCode, SelfA
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.policy.model import PolicyConflict
+from holdfast.plane.schedules.model import ScheduleConflict
 from holdfast.plane.service.service import NotAllowed, Service, ServiceParts
 from holdfast.plane.service.workflows import RunNotFinished
 from holdfast.plane.workflows.core.problems import BadWorkflow, DefinitionProblem
@@ -62,6 +63,7 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (SelfApproval("not you"), 403, None),
     (PolicyConflict("moved", risk="high", found=2), 409, None),
     (TooManyRuns("too many"), 429, "10"),
+    (ScheduleConflict("is declared by an app"), 409, None),
 ]
 
 

@@ -329,7 +329,8 @@ def every(
                 break
         else:
             missed += place in usual
-    assert missed <= MISSED * len(usual), f"{missed} of {len(usual)} bytecodes were not reached again"
+    # One of a small sample may be missed: on a server that answers late, the driver takes another way.
+    assert missed <= max(1, MISSED * len(usual)), f"{missed} of {len(usual)} bytecodes were not reached again"
 
 
 def _ways(functions: Functions, work: Callable[[Tracer], Any], number: int, inside: Inside) -> list[list[Place]]:
