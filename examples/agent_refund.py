@@ -20,9 +20,11 @@ import os
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from examples.showing import LIMIT_S, approve_next, plane_at
 
@@ -35,6 +37,8 @@ from holdfast.plane import App, BlockingContext, Client, Context, load_workflow
 WORKFLOW: Final = Path(__file__).with_suffix(".yaml")
 PLACE: Final = "REFUND_PLACE"  # the directory of the books, and of the leases in front of them
 
+Seen: TypeAlias = Sequence[dict[str, Any]]
+
 app: Final = App("refund")
 app.include(load_workflow(WORKFLOW))
 
@@ -43,22 +47,20 @@ app.include(load_workflow(WORKFLOW))
 
 
 @app.job("agent.think")
-async def think(payload: dict[str, Any]) -> dict[str, Any]:
+async def think(ticket: str, about: Literal["plan", "judgement"], seen: Seen = ()) -> dict[str, Any]:
     """Ask the model. A real one is asked here; this one reads from a script."""
-    ticket = payload["ticket"]
-    if payload["about"] == "plan":
-        calls = [{"tool": "orders", "argument": ticket}, {"tool": "deliveries", "argument": ticket}]
-        return {"calls": calls}
-    order, delivery = payload["seen"]
+    if about == "plan":
+        return {"calls": [{"tool": tool, "argument": ticket} for tool in _TOOLS]}
+    order, delivery = seen
     return {"amount": order["price"], "why": f"{order['item']} was {delivery['state']}."}
 
 
 @app.job("agent.tool", timeout=10)
-async def use(payload: dict[str, Any], *, ctx: Context) -> dict[str, Any]:
+async def use(tool: str, argument: str, *, ctx: Context) -> dict[str, Any]:
     """Call a tool by its name. One of them is down at first: the step, and nothing else, is tried again."""
-    if payload["tool"] == "deliveries" and ctx.job.endswith("@1"):
+    if tool == "deliveries" and ctx.attempt == 1:
         raise TimeoutError("the carrier does not answer")
-    return _TOOLS[payload["tool"]][payload["argument"]]
+    return _TOOLS[tool][argument]
 
 
 _TOOLS: Final[dict[str, dict[str, dict[str, Any]]]] = {
@@ -68,22 +70,29 @@ _TOOLS: Final[dict[str, dict[str, dict[str, Any]]]] = {
 
 
 @app.job("support.ticket")
-async def hand_over(payload: dict[str, Any]) -> str:
+async def hand_over(ticket: str, text: str) -> str:
     """Leave it to people."""
-    return f"{payload['ticket']}: {payload['text']}"
+    return f"{ticket}: {text}"
 
 
 # The risky side effect.
 
 
+@dataclass(frozen=True)
+class Receipt:
+    """What a payment returns."""
+
+    receipt: str
+    paid_before: bool = False
+
+
 @app.job("bank.refund")
-def refund(payload: dict[str, Any], *, ctx: BlockingContext) -> dict[str, Any]:
+def refund(ticket: str, amount: int, *, ctx: BlockingContext) -> Receipt:
     """Pay, once for each ticket.
 
     A job may run twice: its worker was paused and another took over, or a client has submitted it again. The lock of
     the ticket admits one attempt at a time, and the section makes the books refuse earlier ones: their fence is older.
     """
-    ticket = payload["ticket"]
     with (
         holdfast.connect(_leases()) as locks,
         closing(books()) as data,
@@ -91,10 +100,10 @@ def refund(payload: dict[str, Any], *, ctx: BlockingContext) -> dict[str, Any]:
         refunds(data).section(lease, ticket) as row,
     ):
         if row.exists:
-            return {"receipt": row["receipt"], "paid_before": True}
-        receipt = f"receipt of {ctx.job}"
-        row.insert(amount=payload["amount"], receipt=receipt)
-        return {"receipt": receipt, "paid_before": False}
+            return Receipt(row["receipt"], paid_before=True)
+        paid = Receipt(f"receipt of {ctx.idempotency_key}")
+        row.insert(amount=amount, receipt=paid.receipt)
+        return paid
 
 
 def refunds(data: sqlite3.Connection) -> GuardedTable[Any]:
@@ -135,7 +144,7 @@ async def show(directory: Path) -> list[str]:
         lines = [f"asked: {question}", f"{(await run.status()).status}: {output}"]
 
         # A client submits the payment again. It runs, and finds that it was paid.
-        again = await ada.submit(refund, {"ticket": "T-7", "amount": 120})
+        again = await ada.submit(refund, ticket="T-7", amount=120)
         lines.append(f"again: {await again.result(timeout=LIMIT_S)}")
 
         # A small refund needs no approval.

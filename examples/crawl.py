@@ -69,9 +69,8 @@ async def fetch(url: str, *, ctx: Context) -> dict[str, Any]:
         holdfast.aio.connect(f"sqlite:///{hosts}") as locks,
         locks.lock(f"crawl:host:{urlsplit(url).netloc}", ttl=10, at_least=EVERY_S),
     ):
-        attempt = int(ctx.job.rpartition("@")[2])  # the id of a job is run:step[index]@attempt
-        page = await web.get(url, attempt)
-    return {"attempt": attempt, **page}
+        page = await web.get(url, ctx.attempt)
+    return {"attempt": ctx.attempt, **page}
 
 
 class Web:

@@ -1,33 +1,40 @@
-"""A nightly job that must run once, however many replicas wake up for it: compare two tables, and mend one of them.
+"""A nightly job that must run once, in any number of processes: compare two tables, and correct one of them.
 
     python -m examples.nightly_reconciler
 
-Every replica has the same timer and calls `reconcile` at the same moment. The *lock* lets one in at a time. The
-*section* tells the second that the night is done, and makes the database refuse a first one that was paused and wakes
-up late: the corrections and the guarded line that says so are one transaction, so neither is there without the other.
-No plane is needed: this is a lock and a guard, in any process of yours.
+The *schedule* submits one job each night, whatever number of processes run. A job may still run twice: its worker was
+paused, or an operator submits the night again. The *lock* admits one attempt at a time. The *section* shows a second
+attempt that the night is done, and the database refuses a first one that was paused and writes late. The corrections
+and the guarded row of the night are one transaction, so neither exists without the other.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
+
+from examples.showing import LIMIT_S, plane_at
 
 import holdfast
 from holdfast.guards.bearer import carried
 from holdfast.guards.install import install
 from holdfast.guards.sqlite import GuardedTable
+from holdfast.plane import App, BlockingContext, Client, JobRequest
+
+PLACE: Final = "RECONCILER_PLACE"  # the directory of the books, and of the leases in front of them
+NIGHT: Final = date(2026, 3, 1)
 
 TABLES: Final = """
     CREATE TABLE orders (id INTEGER PRIMARY KEY, paid INTEGER NOT NULL);
     CREATE TABLE statement (id INTEGER PRIMARY KEY, paid INTEGER NOT NULL);
-    CREATE TABLE nights (night TEXT PRIMARY KEY, replica TEXT NOT NULL, corrected INTEGER NOT NULL);
+    CREATE TABLE nights (night TEXT PRIMARY KEY, job TEXT NOT NULL, corrected INTEGER NOT NULL);
     INSERT INTO orders VALUES (1, 100), (2, 250), (3, 0), (4, 80);
     INSERT INTO statement VALUES (1, 100), (2, 200), (3, 75), (4, 80);
 """
@@ -38,30 +45,30 @@ DIFFERENT: Final = """
 """
 
 
-@dataclass(frozen=True)
-class Replica:
-    """One process of a service, so to speak."""
+app: Final = App("bank")
 
-    name: str
-    directory: Path
 
-    def reconcile(self, night: str) -> str:
-        """Correct the orders by the bank's statement, unless that was done tonight. Returns the outcome."""
-        with (
-            closing(books(self.directory)) as data,
-            holdfast.connect(leases(self.directory)) as locks,
-            locks.lock(f"nightly:{night}", ttl=30, timeout=60) as lease,
-            nights(data).section(lease, night) as row,
-        ):
-            if row.exists:
-                return f"{self.name}: {row['replica']} has done it"
-            wrong = data.execute(DIFFERENT).fetchall()
-            lease.ensure_held(min_remaining=5)  # comparing may have taken long
-            with data:  # all of it, or nothing
-                data.execute("BEGIN IMMEDIATE")
-                data.executemany("UPDATE orders SET paid = ? WHERE id = ?", wrong)
-                row.insert(replica=self.name, corrected=len(wrong))
-            return f"{self.name}: corrected {len(wrong)}"
+@app.cron("0 2 * * *", tz="Europe/Berlin")
+def reconcile(night: date | None = None, *, ctx: BlockingContext) -> str:
+    """Correct the orders by the bank's statement, unless that was done for this night. Returns the outcome."""
+    key = ctx.labels["holdfast.due"][:10] if night is None else night.isoformat()  # the schedule gives no night
+    with (
+        closing(books()) as data,
+        holdfast.connect(leases()) as locks,
+        locks.lock(f"nightly:{key}", ttl=30, timeout=60) as lease,
+        nights(data).section(lease, key) as row,
+    ):
+        if row.exists:
+            return "it was done before"
+        wrong = data.execute(DIFFERENT).fetchall()
+        lease.ensure_held(min_remaining=5)  # comparing may have taken long
+        with data:  # all of it, or nothing
+            data.execute("BEGIN IMMEDIATE")
+            data.executemany("UPDATE orders SET paid = ? WHERE id = ?", wrong)
+            row.insert(job=ctx.job, corrected=len(wrong))
+    for paid, order in wrong:
+        ctx.emit(f"order {order}: {paid} paid")
+    return f"corrected {len(wrong)}"
 
 
 def nights(data: sqlite3.Connection) -> GuardedTable[Any]:
@@ -69,46 +76,56 @@ def nights(data: sqlite3.Connection) -> GuardedTable[Any]:
     return GuardedTable(data, "nights", id="night", key="nightly:{night}")
 
 
-def leases(directory: Path) -> str:
-    """Where the replicas keep their leases. On several hosts that is a Redis."""
-    return f"sqlite:///{directory / 'leases.db'}"
+def leases() -> str:
+    """Where all processes keep their leases. On several hosts that is a Redis."""
+    return f"sqlite:///{_directory() / 'leases.db'}"
 
 
-def books(directory: Path) -> sqlite3.Connection:
+def books() -> sqlite3.Connection:
     """A connection to the tables."""
-    return sqlite3.connect(directory / "books.db", timeout=30)
+    return sqlite3.connect(_directory() / "books.db", timeout=30)
 
 
-def make_books(directory: Path) -> None:
+def make_books() -> None:
     """The tables, once."""
-    with closing(books(directory)) as data:
+    with closing(books()) as data:
         data.executescript(TABLES)
         install(data, "nights", id="night", trigger="strict")
         data.commit()
 
 
-def show(directory: Path) -> list[str]:
-    """Let three replicas wake up together, and a paused one continue late. Returns the events, in lines."""
-    make_books(directory)
-    replicas = [Replica(name, directory) for name in ("a", "b", "c")]
-    with ThreadPoolExecutor(len(replicas)) as threads:
-        told = threads.map(lambda each: each.reconcile("2026-03-01"), replicas)
-        lines = sorted(told, key=lambda line: line.partition(": ")[2])  # the replica that did the work is the last
-    lines.append(f"late: {_write_late(directory, '2026-03-01')}")
-    with closing(books(directory)) as data:
+def _directory() -> Path:
+    return Path(os.environ.get(PLACE, "."))
+
+
+# All of it, in one process.
+
+
+async def show(directory: Path) -> list[str]:
+    """Submit one night three times, then let a paused attempt write late. Returns the events, in lines."""
+    os.environ[PLACE] = str(directory)
+    make_books()
+    async with plane_at(directory, app) as plane, Client(plane, name="ada") as client:
+        schedule = await client.get_schedule("bank.reconcile")
+        jobs = await client.submit_many([JobRequest(reconcile, night=NIGHT) for _ in range(3)])
+        outcomes = sorted([await job.result(timeout=LIMIT_S) for job in jobs])
+        values = [event.value for job in jobs async for event in job.events() if event.kind == "value"]
+    late = await asyncio.to_thread(_write_late, NIGHT.isoformat())
+    lines = [f"next night: {schedule.next_at}", *outcomes, *values, f"late: {late}"]
+    with closing(books()) as data:
         done = data.execute("SELECT night, corrected FROM nights").fetchall()
         return [*lines, f"nights: {done}", f"differences: {data.execute(DIFFERENT).fetchall()}"]
 
 
-def _write_late(directory: Path, night: str) -> str:
-    """A replica had the lock and looked; it was paused, its lease ran out, another did the work; now it writes."""
-    with closing(books(directory)) as data, holdfast.connect(leases(directory)) as locks:
+def _write_late(night: str) -> str:
+    """An attempt compared and was paused; its lease expired, and another attempt did the work. Now it writes."""
+    with closing(books()) as data, holdfast.connect(leases()) as locks:
         with locks.lock(f"nightly:{night}", ttl=30) as lease:
             paused = carried(lease)
         with locks.lock(f"nightly:{night}", ttl=30) as lease, nights(data).section(lease, night):
             pass
         try:
-            nights(data).upsert(paused, night, {"replica": "late", "corrected": 99})
+            nights(data).upsert(paused, night, {"job": "late", "corrected": 99})
         except holdfast.FencedOut:
             return "refused"
         return "written"
@@ -116,4 +133,4 @@ def _write_late(directory: Path, night: str) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        sys.stdout.write("\n".join(show(Path(place))) + "\n")
+        sys.stdout.write("\n".join(asyncio.run(show(Path(place)))) + "\n")
