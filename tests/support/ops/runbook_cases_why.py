@@ -62,7 +62,9 @@ _LIMITED = DebtFact((TenantDebt("acme", 4, 4, 30, 20.0),), (PoolDebt("default", 
 _APPROVAL = OpenApproval("r-1:ok@1", "acme", "ada", "r-1", 61.0)
 _OLD = FamilyHeld("scheduler.job", 2, 1, held_lock("holdfast:scheduler:job:40", age=121.0), ())
 _NO_LEADERS = LocksFact((LockFact("holdfast:reconciler:default", False),))
-_FREE = LocksFact((LockFact("holdfast:reconciler:default", False), held_lock("holdfast:replayer:pending")))
+_LOOP_FREE = LockFact("holdfast:reconciler:default", False)
+_FREE = LocksFact((_LOOP_FREE, held_lock("holdfast:replayer:pending", age=61.0)))
+_STARTED = LocksFact((_LOOP_FREE, held_lock("holdfast:replayer:pending", age=59.0)))
 
 WHYS = {
     "disk full": _case(
@@ -146,7 +148,7 @@ WHYS = {
         held=HeldFact((_OLD,)),
     ),
     "no leaders": _case("No process leads any loop", everything(loops=_FREE), loops=_NO_LEADERS),
-    "loop without leader": _case("No process leads 1 loop", everything(loops=_NO_LEADERS), loops=_FREE),
+    "loop without leader": _case("No process leads 1 loop", everything(loops=_STARTED), loops=_FREE),
     "snapshot stale": _case(
         "is 94 s old", everything(snapshot=SnapshotFact(29.0, "a", 1, 1, 1)), snapshot=SnapshotFact(94.0, "a", 1, 1, 1)
     ),

@@ -459,7 +459,7 @@ def _no_leaders(case: Case) -> Conclusion | None:
 
 def _leaderless(case: Case) -> Conclusion | None:
     free, none = _free_loops(case)
-    if not free or none:
+    if not free or none or _just_started(case):
         return None
     sentence = (
         f"No process leads {number(len(free), 'loop', 'loops')} at this moment ({', '.join(free)}): its last leader "
@@ -470,6 +470,14 @@ def _leaderless(case: Case) -> Conclusion | None:
         NextStep("holdfast up", "a process with all loops, if it stays free"),
     )
     return Conclusion(sentence, ("loops",), steps, "sure for this moment; run it again")
+
+
+def _just_started(case: Case) -> bool:
+    """Whether all leases of loops are newer than two intervals: loops begin at random parts of theirs."""
+    found = case.fact("loops", LocksFact)
+    ages = [each.age for each in found.locks if each.held] if found is not None else []
+    recent = 2 * max(case.settings.reconciler.interval, case.settings.replayer.interval)
+    return all(age is not None and age < recent for age in ages)
 
 
 def _stale_snapshot(case: Case) -> Conclusion | None:
@@ -589,7 +597,10 @@ def rules() -> tuple[FindingRule, ...]:
         FindingRule("workers gone", watch, "a worker is silent, and others serve its pool", _gone_workers),
         FindingRule("a job died", watch, f"fewer than {FAILING} recent dead letters", _few_dying),
         FindingRule(
-            "loop without leader", watch, "no process holds the lock of a loop other than cleanup", _leaderless
+            "loop without leader",
+            watch,
+            "no process holds the lock of a loop other than cleanup, and the plane did not just start",
+            _leaderless,
         ),
         FindingRule("schedules paused", watch, f"a schedule is paused for {PAUSED_S / 3600:g} h", _paused_schedules),
         FindingRule(
