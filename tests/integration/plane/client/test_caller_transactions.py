@@ -166,6 +166,18 @@ async def test_an_awaited_transaction_decides_whether_the_job_exists(
             await gone.status()
 
 
+@pytest.mark.server
+async def test_the_bus_of_a_plane_may_be_elsewhere(plane_on_servers: ClientPlane) -> None:
+    async with Client(config=plane_on_servers.config) as client, by_awaited_driver(plane_on_servers.database) as own:
+        gone = await client.submit(charge, invoice=1, connection=own)
+        await own.rollback()
+        kept = await client.submit(charge, invoice=2, amount=5, connection=own)
+        await own.commit()
+        assert await kept.result(timeout=LIMIT_S) == Receipt(2, 5)
+        with pytest.raises(RowMissing):
+            await gone.status()
+
+
 CRASH = """
 import os, sqlite3, sys
 from holdfast.plane import Client

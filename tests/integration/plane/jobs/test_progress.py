@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import testing
 from holdfast.cli.output.jobs import job_rows
 from holdfast.errors import BadInput, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Flow, Quarantine
@@ -20,6 +22,8 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.service.service import Service
+from holdfast.testing import MovableClock
+from holdfast.testing.jobs import TestContext
 from holdfast.types import NS
 from holdfast.web.schemas.jobs import JobShown
 from integration.plane.maintenance.test_retention import clean, cleanup, done
@@ -194,18 +198,15 @@ async def test_an_attempt_without_progress_is_stopped_and_tried_again(work_stage
     assert (worker.statistics().stalled, worker.statistics().timed_out) == (1, 0)
 
 
-async def test_progress_keeps_an_attempt_going_for_longer_than_stall_after(work_stage: WorkerStage) -> None:
-    app = App("crawler")
-
-    @app.job("steady", stall_after=30)
-    async def steady(payload: Any, *, ctx: Context) -> int:
-        began = ctx.idle_ns()
-        ctx.progress()
-        return int(ctx.idle_ns() <= began or ctx.idle_ns() < NS)
-
-    await work_stage.worker(app)
-    job = await work_stage.send("steady")
-    assert (await work_stage.result(job)).body["result"] == 1
+@pytest.mark.parametrize("report", [lambda ctx: ctx.progress(), lambda ctx: ctx.emit(1)], ids=["progress", "emit"])
+async def test_what_a_function_reports_begins_the_time_of_stall_after_again(report: Callable[[Context], None]) -> None:
+    clock = MovableClock()
+    async with testing.context() as made:
+        ctx = TestContext(made._assignment, made.lease, clock)
+        clock.pause(20)
+        assert ctx.idle_ns() >= 20 * NS
+        report(ctx)
+        assert ctx.idle_ns() < 20 * NS
 
 
 async def test_bad_limits_are_refused_where_they_are_declared() -> None:

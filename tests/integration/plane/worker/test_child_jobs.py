@@ -90,6 +90,27 @@ async def test_what_cannot_be_a_child_is_refused_and_nothing_is_submitted(tmp_pa
 
 
 @pytest.mark.asyncio
+async def test_parameters_with_names_of_options_are_given_in_a_payload(tmp_path: Path) -> None:
+    app = App("family")
+    named = {"connection": "line 1", "key": "k", "detached": 3}
+
+    @app.job("options", retries=0)
+    async def options(connection: str, key: str, detached: int) -> list[object]:
+        return [connection, key, detached]
+
+    @app.job("parent", retries=0)
+    async def parent(*, ctx: Context) -> list[object]:
+        child = await ctx.submit(options, named)
+        return await child.result(timeout=LIMIT_S)
+
+    async with Plane(quick(tmp_path), OWN, app=app) as plane, Client(plane) as client:
+        jobs = [await client.submit(options, named), await client.submit(parent)]
+        assert [await job.result(timeout=LIMIT_S) for job in jobs] == [["line 1", "k", 3]] * 2
+        with pytest.raises(BadInput, match="no connection that can be used"):
+            await client.submit(options, named, connection="line 1")
+
+
+@pytest.mark.asyncio
 async def test_without_a_plane_there_are_no_children() -> None:
     async with testing.context() as ctx:
         with pytest.raises(BadInput, match="needs a plane"):
