@@ -28,9 +28,12 @@ from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.embedded.consumer import EmbeddedConsumer
 from holdfast.plane.bus.inflight import InFlight
 from holdfast.plane.db import statements
+from holdfast.plane.db.caller_transaction import CallerTx
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs import rules, updates
+from holdfast.plane.jobs.children import JobParent
+from holdfast.plane.jobs.progress import ProgressReporter
 from holdfast.plane.locks import run_lock
 from holdfast.plane.locks.registry import RETRY_DELAYS, LockFamily
 from holdfast.plane.model import job_states as jobs
@@ -556,3 +559,55 @@ def a_due_time_comes_again_when_the_clock_is_set_back(patch: pytest.MonkeyPatch)
         return decide(timetable, policy, state, now_ns=now_ns, running=running)
 
     patch.setattr(schedule_store, "decide", forgetful)
+
+
+@keep(
+    "many: a child that each attempt of its parent submits again",
+    where="plane/jobs/children.py",
+    found_by=Test(
+        "integration.plane.worker.test_child_jobs",
+        "test_the_children_of_a_step_belong_to_all_its_attempts",
+        at="assert first == second",
+    ),
+)
+def children_of_one_attempt(patch: pytest.MonkeyPatch) -> None:
+    """The id of a child begins with the attempt of the step, so the next attempt submits another child."""
+    patch.setattr(JobParent, "of", lambda job, made_ns, labels: JobParent(job, made_ns))
+
+
+@keep(
+    "many: a result that overtakes the partial results",
+    where="plane/jobs/progress.py",
+    found_by=Test(
+        "integration.plane.jobs.test_progress",
+        "test_values_wait_for_a_database_that_does_not_answer_and_are_stored_in_order",
+        at="with pytest.raises(Unavailable)",
+    ),
+)
+def a_result_that_does_not_wait_for_emitted_values(patch: pytest.MonkeyPatch) -> None:
+    """A worker publishes the result while values of the attempt are not stored."""
+
+    async def flushed(self: ProgressReporter, job: str, fence: int) -> None:
+        return None
+
+    patch.setattr(ProgressReporter, "flush", flushed)
+
+
+@keep(
+    "many: a library that commits the transaction of its caller",
+    where="plane/db/caller_transaction.py",
+    found_by=Test(
+        "unit.plane.db.test_caller_transaction",
+        "test_the_end_of_a_transaction_is_left_to_the_caller",
+        at="assert connection.in_transaction",
+    ),
+)
+def a_submission_that_commits_for_its_caller(patch: pytest.MonkeyPatch) -> None:
+    """A job in the caller's transaction is committed when it is submitted, and a rollback does not undo it."""
+    flush = CallerTx.flush
+
+    async def committed(self: CallerTx) -> None:
+        await flush(self)
+        await self._execute("COMMIT", [])
+
+    patch.setattr(CallerTx, "flush", committed)
