@@ -37,6 +37,17 @@ def client_context(options: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
+def certificate_fix(reason: str, unknown: str) -> str:
+    """What to do about a server's certificate, by the reason of OpenSSL. `unknown`: the fix for an unknown signer."""
+    if "expired" in reason:
+        return "renew the certificate of the server"
+    if "not yet valid" in reason:
+        return "compare the clocks of this host and of the one that made the certificate"
+    if "mismatch" in reason:
+        return "connect by a name that the certificate contains, or add this one to it"
+    return unknown
+
+
 def _file(options: Mapping[str, str], name: str) -> str | None:
     path = options.get(name)
     if path is None:

@@ -7,6 +7,7 @@ import ssl
 from typing import Final
 
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
+from holdfast.stores.tls_options import certificate_fix
 from holdfast.stores.url_parts import Endpoint
 
 # Codes of gRPC.
@@ -45,7 +46,7 @@ def unreachable(endpoint: Endpoint, error: BaseException, *, tls: bool = False) 
     if isinstance(found, ssl.SSLCertVerificationError):
         return Misconfigured(
             f"etcd at {endpoint}: its certificate is not trusted ({found.verify_message}); "
-            "url option ssl_ca_certs: give the CA that signed it"
+            + certificate_fix(found.verify_message, "url option ssl_ca_certs: give the CA that signed it")
         )
     if found is not None:
         return _tls_refused(endpoint, found)

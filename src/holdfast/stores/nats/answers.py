@@ -14,8 +14,10 @@ import nats.errors
 import nats.js.errors
 
 from holdfast.errors import BadInput, HoldfastError, Misconfigured, Timeout, Unavailable
+from holdfast.stores.tls_options import certificate_fix
 
 _SHUT_OUT: Final = (nats.errors.AuthorizationError, nats.errors.InvalidUserCredentialsError)
+_UNKNOWN_CA: Final = "give the CA that signed it (url option ssl_ca_certs of a lease store, or $SSL_CERT_FILE)"
 _VIOLATION: Final = "authorization violation"  # the server's own words, which the client raises as an error of any kind
 
 
@@ -48,7 +50,7 @@ def translated(error: BaseException, shown: str) -> HoldfastError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return Misconfigured(
             f"{shown} has a certificate that is not trusted ({error.verify_message}); "
-            "give the CA that signed it (url option ssl_ca_certs of a lease store, or $SSL_CERT_FILE)"
+            + certificate_fix(error.verify_message, _UNKNOWN_CA)
         )
     if isinstance(error, nats.errors.NoRespondersError):
         return Unavailable(f"{shown} has no responder: JetStream is off, or not ready")

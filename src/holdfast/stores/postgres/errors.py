@@ -76,7 +76,10 @@ def of_connecting(message: bytes, address: PostgresAddress) -> BackendError:
     """Why there is no connection. libpq reports refusals without their code, so that the text is all there is."""
     text = _line(message)
     if any(each in text for each in _UNVERIFIED):
-        fix = "url options: sslrootcert=FILE is the CA that signed its certificate, sslmode=disable is plain text"
+        fix = (
+            "renew its certificate if it has expired; url options: sslrootcert=FILE is the CA that signed it, "
+            "sslmode=disable is plain text"
+        )
         return Misconfigured(f"{address} is not trusted: {text}; {fix}")
     if any(each in text for each in _REFUSED):
         return Misconfigured(f"{address} refuses us: {text}")

@@ -20,6 +20,7 @@ from hiredis import ProtocolError, ReplyError, pack_command
 from holdfast.errors import BackendError, FenceUnusable, Misconfigured, Timeout, Unavailable
 from holdfast.runtime.connection_pool import ConnectionBroken
 from holdfast.stores.redis.url import RedisAddress
+from holdfast.stores.tls_options import certificate_fix
 
 __all__ = ["ConnectionBroken", "ProtocolError", "RedisScript", "Reply", "ReplyError", "ReplyReader", "pack"]
 
@@ -255,7 +256,7 @@ def unreachable(address: RedisAddress, error: OSError | UnicodeError) -> Backend
     if isinstance(error, ssl.SSLCertVerificationError):
         return Misconfigured(
             f"redis at {address}: its certificate is not trusted ({error.verify_message}); "
-            "url option ssl_ca_certs: give the CA that signed it"
+            + certificate_fix(error.verify_message, "url option ssl_ca_certs: give the CA that signed it")
         )
     if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return Misconfigured(f"redis at {address} does not speak TLS on this port; url: use redis://, or its TLS port")

@@ -84,7 +84,10 @@ def of_connecting(error: Exception, shown: str) -> BackendError:
     # libpq reports refusals at connecting without their code, so that the text is all there is.
     text = server_text(error)
     if any(each in text for each in _UNVERIFIED):
-        fix = "url options: sslrootcert=FILE is the CA that signed its certificate, sslmode=disable is plain text"
+        fix = (
+            "renew its certificate if it has expired; url options: sslrootcert=FILE is the CA that signed it, "
+            "sslmode=disable is plain text"
+        )
         return Misconfigured(f"{shown} is not trusted: {text}; {fix}")
     refused = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
     if state[:2] in _NEVER or any(each in text for each in refused):
