@@ -98,7 +98,7 @@ def a_deleted_row_is_forgotten_with_its_fence(patch: pytest.MonkeyPatch) -> None
 
 def a_lost_term_is_not_cancelled(patch: pytest.MonkeyPatch) -> None:
     """The work of a term is not told that its leadership is gone."""
-    patch.setattr(Body, "told", lambda self, ended: None)
+    patch.setattr(Body, "on_end", lambda self, ended: None)
 
 
 def a_leader_goes_on_after_its_deadline(patch: pytest.MonkeyPatch) -> None:

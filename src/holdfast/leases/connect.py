@@ -181,7 +181,7 @@ class AnyLocks:
             raise Closed
         return self.manager
 
-    def described(self, name: str, risk: str | None, settings: LockSettings) -> LockSpec:
+    def _describe(self, name: str, risk: str | None, settings: LockSettings) -> LockSpec:
         """The checked description of a lock of this process."""
         if "guarantee" not in settings and self._minimum is not Guarantee.EFFICIENCY_ONLY:
             settings = {**settings, "guarantee": self._minimum}

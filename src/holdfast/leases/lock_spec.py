@@ -134,7 +134,7 @@ def _warn_of_timeout() -> None:
             "lock(timeout=…) without ttl: timeout is how long `with` waits for the lock, and the lease has the default "
             "ttl of 30 s. In redis-py, timeout is what ttl is here: give ttl=… for that. To limit the wait, give both",
             UsageWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

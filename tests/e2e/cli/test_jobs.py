@@ -145,7 +145,7 @@ def test_a_payload_comes_from_the_line_a_file_or_standard_input(furnished: Shell
         (("submit", "double", "--priority", "101"), 64, "priority: 101 is out of range"),
         (("submit", "double", "--max-attempts", "0"), 64, "max_attempts: 0 is out of range"),
         (("submit", "double", "--timeout", "0"), 64, "timeout: 0 s is out of range"),
-        (("submit", "double", "--deadline", "nan"), 64, "deadline: nan is not a length of time"),
+        (("submit", "double", "--deadline", "nan"), 64, "'nan' is not a length of time"),
         (("submit", "double", "--deadline", "-1"), 64, "deadline: -1 s is out of range"),
         (("submit", "double", "--label", "x"), 64, "label: 'x' is not a new NAME=TEXT"),
         (("submit", "double", "--label", "x=1", "--label", "x=2"), 64, "give each name once"),

@@ -58,7 +58,7 @@ class Locks(AnyLocks):
     def lock(self, name: str, *, risk: str, **settings: Unpack[LockSettings]) -> Lock[Lease | DegradedLease]: ...
     def lock(self, name: str, *, risk: str | None = None, **settings: Unpack[LockSettings]) -> Lock[Any]:
         """Describe a lock. Nothing is sent anywhere until it is acquired. `LockSettings` lists the settings."""
-        return Lock(self, self.described(name, risk, settings))
+        return Lock(self, self._describe(name, risk, settings))
 
     def once(self, name: str, *, window: Duration = 60, family: str = "default") -> Lease | None:
         """Take the present window of time: a lease for one caller of all replicas, None for all others.
@@ -93,7 +93,7 @@ class Locks(AnyLocks):
     def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
         """Acquire a lease that is left to expire."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
-        spec = replace(self.described(name, None, settings), detached=True)
+        spec = replace(self._describe(name, None, settings), detached=True)
         entry = self._runtime.mutexes.entry(spec.key)
         try:
             answer = run_now(acquiring.attempt(self.ports, spec, entry))
@@ -144,7 +144,7 @@ class Locks(AnyLocks):
         The function gets the lease if it has a parameter called `lease`. Works for functions, generators and
         coroutine functions (which do not block their event loop while they wait).
         """
-        model = self.described("name", risk, settings)
+        model = self._describe("name", risk, settings)
 
         def decorate(function: Callable[P, R]) -> Callable[..., R]:
             template = NameTemplate(name, function)
@@ -233,7 +233,7 @@ class Locks(AnyLocks):
 
     def _detached(self, key: str, ttl: Duration) -> tuple[LockSpec, MutexEntry]:
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        spec = replace(self.described(key, None, settings), detached=True)
+        spec = replace(self._describe(key, None, settings), detached=True)
         return spec, self._runtime.mutexes.entry(key)
 
     def release_token(self, key: str, token: str) -> None:

@@ -39,7 +39,7 @@ SECOND = "ALTER TABLE plane_a ADD COLUMN y TEXT; UPDATE plane_a SET y = x"
         ("sqlite:///x.db?synchronous=off", "not a way to commit"),
         ("sqlite:///x.db?synchronous=full&synchronous=full", "twice"),
         ("sqlite:///x.db?busy_timeout=soon", "not a length of time"),
-        ("sqlite:///x.db?busy_timeout=-1", "not a length of time"),
+        ("sqlite:///x.db?busy_timeout=-1", "busy_timeout: -1 s is out of range"),
         ("sqlite:///x.db?busy_timeout=nan", "busy_timeout"),
         ("postgresql://h/d?pool_max=0", "out of range"),
         ("postgresql://h/d?pool_max=many", "out of range"),
