@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
+from holdfast.drills.env import proxy as module
 from holdfast.testing.proxy import FaultProxy
 
 LIMIT_S = 20.0
@@ -44,6 +45,19 @@ def receive(end: socket.socket, size: int) -> bytes:
     while len(data) < size and (more := end.recv(size - len(data))):
         data += more
     return data
+
+
+def between(monkeypatch: pytest.MonkeyPatch, fault: Callable[[], None]) -> None:
+    """Inject it once, when the server has been reached and the proxy does not forward yet."""
+    faults, reached = [fault], module._reached
+
+    def reached_then(target: str | tuple[str, int]) -> socket.socket | None:
+        end = reached(target)
+        while faults:
+            faults.pop()()
+        return end
+
+    monkeypatch.setattr(module, "_reached", reached_then)
 
 
 def test_without_a_fault_both_directions_and_their_ends_are_forwarded(server: Server) -> None:
@@ -103,6 +117,29 @@ def test_a_half_open_connection_says_nothing_and_new_ones_work(server: Server) -
         for end in (client, other):
             with pytest.raises(ConnectionResetError):
                 end.recv(1)
+
+
+@pytest.mark.parametrize("fault", [FaultProxy.half_open, FaultProxy.resume_for_new])
+def test_a_connection_that_is_still_being_made_becomes_half_open_too(
+    server: Server, monkeypatch: pytest.MonkeyPatch, fault: Callable[[FaultProxy], None]
+) -> None:
+    with FaultProxy(server.port) as proxy:
+        between(monkeypatch, lambda: fault(proxy))
+        with dial(proxy) as client, server.accept():
+            client.sendall(b"unheard")
+            proxy.wait_held("to_server")
+            with dial(proxy) as second, server.accept() as another:
+                second.sendall(b"heard")
+                assert receive(another, 5) == b"heard"
+
+
+def test_a_connection_that_is_still_being_made_is_reset_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FaultProxy(server.port) as proxy:
+        between(monkeypatch, proxy.reset)
+        with dial(proxy) as client, server.accept() as other:
+            for end in (client, other):
+                with pytest.raises(ConnectionResetError):
+                    end.recv(1)
 
 
 def test_a_connection_that_is_never_answered_is_open_and_is_reset_in_the_end(server: Server) -> None:

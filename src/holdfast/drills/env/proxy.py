@@ -53,6 +53,8 @@ class FaultProxy:
         self._delays_s: dict[Direction, float] = dict.fromkeys(DIRECTIONS, 0.0)
         self._held: Counter[Direction] = Counter()
         self._mute: set[Pair] = set()
+        self._mutings = 0  # a connection that was accepted before the last one is mute too, once its server is reached
+        self._resets = 0  # likewise
         self._ends: Counter[Pair] = Counter()
         self._unanswered: list[socket.socket] = []
         self._closed = False
@@ -96,6 +98,7 @@ class FaultProxy:
         """Forward nothing on the open connections forever, as if their other end had lost its power. New ones work."""
         with self._changed:
             self._mute.update(self._pairs)
+            self._mutings += 1
 
     def answer_nothing(self) -> None:
         """Accept new connections, and never say or forward anything on them."""
@@ -170,6 +173,7 @@ class FaultProxy:
         """Forward on new connections; what is held back on the old ones stays held back."""
         with self._changed:
             self._mute.update(self._pairs)
+            self._mutings += 1
             self._stalled.clear()
 
     def wait_held(self, direction: Direction, pieces: int = 1) -> None:
@@ -217,7 +221,7 @@ class FaultProxy:
             with self._changed:
                 self.accepted += 1
                 refused = self._away or self._hushed or len(self._pairs) + len(self._unanswered) >= LINES_MAX
-                target = self._target
+                target, mutings, resets = self._target, self._mutings, self._resets
                 if self._silent and not refused:
                     self._unanswered.append(near)
                     continue
@@ -231,9 +235,12 @@ class FaultProxy:
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pair = (near, far)
             with self._changed:
-                if not self._away and target == self._target and not self._closed:
+                alive = resets == self._resets and not self._away and not self._closed
+                if alive:
                     self._pairs.add(pair)
-            if pair not in self._pairs:  # it was cut, or redirected, while the server was being reached
+                    if mutings != self._mutings:
+                        self._mute.add(pair)
+            if not alive:  # it was reset, cut or redirected while the server was being reached
                 _cut(near)
                 _cut(far)
                 continue
@@ -300,6 +307,7 @@ class FaultProxy:
     def _reset(self) -> None:
         with self._changed:
             pairs, self._pairs = self._pairs, set()
+            self._resets += 1
             unanswered, self._unanswered = self._unanswered, []
             self._changed.notify_all()
         for pair in pairs:
