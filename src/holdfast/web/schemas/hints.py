@@ -24,6 +24,7 @@ CHARACTERS: Final[Mapping[str, str]] = {
     r"^[ -z|~]+$": "printable ASCII without { and }",
     r"^[ -z|~]*$": "printable ASCII without { and }",
     r"^[ -z|~]*[!-z|~][ -z|~]*$": "printable ASCII without { and }, and not spaces alone",
+    r"^([0-9]{1,19}(\.[0-9]{1,19}){2})?$": "the `id` of an update: three numbers with dots between; or nothing",
     r"^[0-9a-z.]+$": "small letters, digits and dots",
     r"^[A-Za-z0-9._:/-]+$": "letters, digits and . _ : / -",
     r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "letters, digits and _ -, the first a letter or a digit",

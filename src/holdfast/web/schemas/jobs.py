@@ -95,7 +95,7 @@ Labels: TypeAlias = Annotated[
         }
     ),
 ]
-Place: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,19}(\.[0-9]{1,19}){2})?$")]
+Place: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,19}(\.[0-9]{1,19}){2})?$", max_length=59)]
 Named: TypeAlias = Annotated[str, StringConstraints(pattern=SEEN_PATTERN, max_length=ID_CHARS_MAX)]
 Resource: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -z|~]*[!-z|~][ -z|~]*$", max_length=400)]
 OwnToken: TypeAlias = Annotated[
