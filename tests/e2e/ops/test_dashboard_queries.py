@@ -80,8 +80,9 @@ NO_SERIES = {
     ("Waiting for the database", "for a connection"): "only Postgres",
     ("Database queue", "open"): "only Postgres",
 }
-# Series that may have no number: quantiles of events that have not happened yet.
+# Series that may have no number: quantiles and spreads of events that have not happened yet.
 NO_NUMBER = {
+    ("Retry waves, Fano factor", "all processes"),  # no lock may have been busy
     *(("Hold of approval", p) for p in ("p50", "p95", "p99")),  # no approval may be decided yet
     *(("Job takeover time after a crash", f"{p} {{{{part}}}}") for p in ("p50", "p95", "p99")),  # no process crashed
 }
