@@ -79,7 +79,7 @@ def test_a_lease_that_no_replica_has_is_lost_at_the_failover_and_not_at_the_next
     first, key = deployment.primary(), name()
     with holdfast.connect(deployment.url) as locks, holdfast.connect(deployment.url) as others:
         before = locks.lock(name(), ttl=LONG_S).acquire(timeout=30)
-        assert in_sync(first) == 2
+        until(lambda: in_sync(first) == 2, "the replicas have the lease")
         replicas = deployment.replicas()
         for replica in replicas:
             replica.pause()
@@ -138,6 +138,7 @@ def test_a_client_made_by_a_sentinel_brings_its_sentinels(deployment: SentinelDe
     first, key = deployment.primary(), name()
     with holdfast.connect(client=manager.master_for(SERVICE)) as locks:
         locks.lock(key, ttl=LONG_S).acquire(timeout=30).release()
+        until(lambda: in_sync(first) == 2, "the replicas have the release, too")  # else the failover may undo it
         first.kill()
         second = deployment.wait_for_primary_after(first)
         locks.lock(key, ttl=LONG_S).acquire(timeout=30).release()

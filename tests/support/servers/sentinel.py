@@ -73,6 +73,7 @@ def role(server: RedisServer) -> str:
 def in_sync(primary: RedisServer) -> int:
     """How many replicas have everything that the primary has."""
     with primary.client() as client:
+        client.publish("in sync?", "")  # WAIT is for what this connection has sent to the replicas: so far, nothing
         return int(client.wait(2, 100))
 
 
