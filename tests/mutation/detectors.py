@@ -309,7 +309,7 @@ class _Hasty(Buses):
 
 
 async def _opened_for(name: str, components: Components, stack: AsyncExitStack) -> Any:
-    """What a test of the plane asks for, on SQLite, and closed after it."""
+    """What a test of the plane asks for, on SQLite, and servers of its own: all of it is closed after the test."""
     database = f"sqlite:///{components.folder}/plane.db?synchronous=normal"
     if name == "buses":
         buses = _Hasty(database, None)
@@ -321,7 +321,7 @@ async def _opened_for(name: str, components: Components, stack: AsyncExitStack) 
         planes = Planes(database, f"sqlite:///{components.folder}/leases.db")
         stack.push_async_callback(planes.close)
         return await planes.open() if name == "plane" else planes
-    return _argument(name, components, ExitStack())
+    return _argument(name, components, stack.enter_context(ExitStack()))
 
 
 def _play(
