@@ -186,6 +186,8 @@ class NatsLink:
         self._check_home()
         while self._session is None or not self._session.usable:
             if self._opening is None:
+                if self._session is not None and not self._session.lost:  # the client is still closing its socket
+                    self._give_up(self._session, "connection lost")
                 self._opening = asyncio.get_running_loop().create_task(self._open())
             done, _ = await asyncio.wait([self._opening], timeout=max(0.0, self.left_s(deadline_ns)))
             if not done:
@@ -282,11 +284,11 @@ class NatsLink:
     async def close(self) -> None:
         """Close the connection. Calls under way get an error that reports what is known about them."""
         self._check_home()
-        opening, session = self._opening, self._session
-        self._session = None
+        opening = self._opening
         if opening is not None:
             opening.cancel()
-            await asyncio.wait([opening])
+            await asyncio.wait([opening])  # it can have connected all the same: `wait_for` prefers a result
+        session, self._session = self._session, None
         if session is not None and not session.lost:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
