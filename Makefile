@@ -25,8 +25,8 @@ endif
 # thousand interpreters, and without cached bytecode each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER VIRTUAL_ENV
 
-# Five for two cores, because many tests wait for a process or for the end of a lease: with four, 15 % of the cores idle.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 5 / 2)
+# Two per core, because many tests wait for a process or for the end of a lease.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 SEEDS ?= 1000
 FIRST ?= 0
 CAMPAIGN ?= build/campaign.json

@@ -91,9 +91,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Five for two cores, as in the Makefile: a test often waits, for a lease to expire or for another process."""
+    """Two workers for each core: a test waits half of its time, for a lease to expire or for another process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 5 * cores // 2
+    return 2 * cores
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
