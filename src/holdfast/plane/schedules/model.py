@@ -2,7 +2,7 @@
 
 Promises: a `ScheduleSpec` that passed `check` can be stored, and each of its jobs can be submitted. Its document has
 every option, so two specs are the same schedule if their documents are equal. The id of a scheduled job names tenant,
-schedule and due time, so one due time has one job, whoever submits it and however often; other callers cannot use it.
+schedule and due time, so one due time has one job, however many replicas submit it. Other callers cannot use it.
 
 Clock: none.
 """
